@@ -53,14 +53,21 @@ class _Cuda:
 cuda = _Cuda()
 
 
-def launch(body: Callable, shape: tuple[int, ...], *args: Any) -> None:
+def launch(body: Callable, shape: tuple[int, ...], *args: Any, on_cpu: Callable | None = None) -> None:
     """Run body(*index, *args) for every index of a one- or two-axis shape, on the device of the arrays.
 
     A body writes no element that another index of the first axis reads or writes.
+    on_cpu: a second version, on_cpu(*args) with its own `prange`, where another order of loops is much faster there.
     Raises TypeError where the arrays live on different devices.
     """
     if 0 not in shape:
-        device_of(*args).run(body, shape, args)
+        device_of(*args).run(body, shape, args, on_cpu)
+
+
+def run_on_host(function: Callable, *args: Any) -> None:
+    """Run a function of host arrays, compiled like a kernel."""
+    with _LAUNCHING:
+        cpu_function(function)(*args)
 
 
 def launch_pair(on_cpu: Callable, on_cuda: Callable, blocks: int | tuple[int, int], threads: int | tuple[int, int],
@@ -92,7 +99,7 @@ class Device:
         """A new host array with the values of an array."""
         raise NotImplementedError
 
-    def run(self, body: Callable, shape: tuple[int, ...], args: tuple) -> None:
+    def run(self, body: Callable, shape: tuple[int, ...], args: tuple, on_cpu: Callable | None) -> None:
         """See `launch`."""
         raise NotImplementedError
 
@@ -116,13 +123,15 @@ class Cpu(Device):
     def fetch(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
-    def run(self, body: Callable, shape: tuple[int, ...], args: tuple) -> None:
+    def run(self, body: Callable, shape: tuple[int, ...], args: tuple, on_cpu: Callable | None) -> None:
+        if on_cpu is not None:
+            run_on_host(on_cpu, *args)
+            return
         with _LAUNCHING:
             _cpu_loops(body, len(shape))(*shape, *args)
 
     def run_pair(self, on_cpu: Callable, on_cuda: Callable, blocks: Any, threads: Any, args: tuple) -> None:
-        with _LAUNCHING:
-            cpu_function(on_cpu)(*args)
+        run_on_host(on_cpu, *args)
 
 
 class Cuda(Device):
@@ -146,7 +155,7 @@ class Cuda(Device):
     def fetch(self, array: Array) -> np.ndarray:
         return array.copy_to_host()
 
-    def run(self, body: Callable, shape: tuple[int, ...], args: tuple) -> None:
+    def run(self, body: Callable, shape: tuple[int, ...], args: tuple, on_cpu: Callable | None) -> None:
         wide = min(self.max_blocks, -(-shape[-1] // self.threads))
         grid = wide if len(shape) == 1 else (wide, min(self.max_blocks, shape[0]))
         self._start(cuda_loops(body, len(shape)), grid, self.threads, (*shape, *args))

@@ -90,10 +90,14 @@ def _describe(value: Any, seen: set[int]) -> Iterator[str | bytes]:
     elif isinstance(value, tuple | frozenset):
         for item in value:
             yield from _describe(item, seen)
-    elif isinstance(value, ModuleType | type) or (callable(value) and _root(value) in _LIBRARIES):
-        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+    elif isinstance(value, numba.types.ExternalFunction):
+        yield f"{value.symbol} {value.sig}"
     elif isinstance(value, numba.types.Type):
         yield repr(value)
+    elif isinstance(value, ModuleType):
+        yield value.__name__
+    elif isinstance(value, type) or (callable(value) and _root(value) in _LIBRARIES):
+        yield f"{value.__module__}.{value.__qualname__}"
     else:
         raise Unnameable(repr(value))
 

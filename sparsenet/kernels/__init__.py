@@ -1,0 +1,1 @@
+"""Kernels, one file per operation family, each with the code for every device."""

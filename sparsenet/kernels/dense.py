@@ -1,0 +1,109 @@
+"""Dense matrix products and the sums over a batch."""
+
+from contextlib import nullcontext
+from functools import cache
+
+import numpy as np
+from numba import prange
+
+from sparsenet.device import Array, cuda, device_of, gemm, launch, launch_pair, one_blas_thread
+from sparsenet.shapes import check
+
+_ZERO = np.float32(0)
+_NORMAL, _TRANSPOSED, _SINGLE, _DOUBLE = ord("n"), ord("t"), ord("s"), ord("d")
+_TILE_ROWS, _TILE_COLUMNS = 64, 512  # of c, a task of one core
+
+
+def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose_b: bool = False,
+           accumulate: bool = False, deterministic: bool = True) -> None:
+    """c = op(a) @ op(b), op the transpose where asked for; += where accumulate.
+
+    a  (rows, inner) or its transpose (inner, rows) float32          in
+    b  (inner, columns) or its transpose (columns, inner) float32    in
+    c  (rows, columns) float32                                       out or inout
+
+    On a CPU tiles of c, their size fixed, are products by one BLAS thread each: the same bits whatever the number of
+    cores. deterministic=False leaves the whole product to the BLAS library's own threads. Not both transposed.
+    """
+    size = check(a=(a, "inner rows" if transpose_a else "rows inner"),
+                 b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"))
+    if 0 in (size.rows, size.columns):
+        return
+    device = device_of(a, b, c)
+    tile = device.tile
+    blocks = (-(-size.columns // tile), -(-size.rows // tile))
+    with one_blas_thread() if deterministic and device.name == "cpu" else nullcontext():
+        launch_pair(_matmul_on_cpu(transpose_a, transpose_b, accumulate, deterministic),
+                    _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile), blocks, (tile, tile), a, b, c)
+
+
+@cache
+def _matmul_on_cpu(transpose_a, transpose_b, accumulate, tiled):
+    def matmul(a, b, c):
+        rows, columns = c.shape
+        inner = a.shape[0] if transpose_a else a.shape[1]
+        tile_rows, tile_columns = (_TILE_ROWS, _TILE_COLUMNS) if tiled else (rows, columns)
+        across = (columns + tile_columns - 1) // tile_columns
+        tiles = across * ((rows + tile_rows - 1) // tile_rows)
+        factors = np.ones(2, a.dtype)
+        factors[1] = accumulate
+        kind = _SINGLE if a.itemsize == 4 else _DOUBLE
+        for tile in prange(tiles):
+            row, column = tile // across * tile_rows, tile % across * tile_columns
+            a_start = row if transpose_a else row * a.shape[1]
+            b_start = column * b.shape[1] if transpose_b else column
+            # BLAS counts along columns: to it, our arrays are their transposes, and c' = b' a'.
+            gemm(kind, _TRANSPOSED if transpose_b else _NORMAL, _TRANSPOSED if transpose_a else _NORMAL,
+                 min(tile_columns, columns - column), min(tile_rows, rows - row), inner, factors.ctypes.data,
+                 b.ctypes.data + b_start * b.itemsize, max(1, b.shape[1]),
+                 a.ctypes.data + a_start * a.itemsize, max(1, a.shape[1]), factors.ctypes.data + factors.itemsize,
+                 c.ctypes.data + (row * columns + column) * c.itemsize, columns)
+    return matmul
+
+
+@cache
+def _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile):
+    area = tile * tile
+
+    def matmul(a, b, c):
+        # Shared arrays are flat: their size must be one number known to the compiler.
+        a_tile = cuda.shared.array(area, np.float32)
+        b_tile = cuda.shared.array(area, np.float32)
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        row, column = cuda.blockIdx.y * tile + y, cuda.blockIdx.x * tile + x
+        inner = a.shape[0] if transpose_a else a.shape[1]
+        total = c[row, column] if accumulate and row < c.shape[0] and column < c.shape[1] else _ZERO
+        for start in range(0, inner, tile):
+            # Neighbouring threads read neighbouring elements, whichever way the operand lies.
+            i, j = (start + y, cuda.blockIdx.y * tile + x) if transpose_a else (row, start + x)
+            inside = i < a.shape[0] and j < a.shape[1]
+            a_tile[y * tile + x] = a[i, j] if inside else _ZERO
+            i, j = (cuda.blockIdx.x * tile + y, start + x) if transpose_b else (start + y, column)
+            inside = i < b.shape[0] and j < b.shape[1]
+            b_tile[y * tile + x] = b[i, j] if inside else _ZERO
+            cuda.syncthreads()
+            for k in range(tile):
+                left = a_tile[k * tile + y] if transpose_a else a_tile[y * tile + k]
+                right = b_tile[x * tile + k] if transpose_b else b_tile[k * tile + x]
+                total += left * right
+            cuda.syncthreads()
+        if row < c.shape[0] and column < c.shape[1]:
+            c[row, column] = total
+    return matmul
+
+
+def column_sum(delta: Array, gradient: Array) -> None:
+    """gradient[u] += sum_b delta[b, u]: the gradient of a bias.
+
+    delta     (batch, units) float32  in
+    gradient  (units) float32         inout
+    """
+    size = check(delta=(delta, "batch units"), gradient=(gradient, "units"))
+    launch(_column_sum, (size.units,), delta, gradient)
+
+
+def _column_sum(u, delta, gradient):
+    total = gradient[u]
+    for b in range(delta.shape[0]):
+        total += delta[b, u]
+    gradient[u] = total
