@@ -13,22 +13,20 @@ This is the only file that sets Numba's flags or imports numba.cuda.
 
 import ctypes
 import functools
-import glob
 import inspect
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, prange
 
-from sparsenet import kernel_cache
+from sparsenet import kernel_cache, threads
 
 Array = Any  # a NumPy array, or what a device allocates: indexable, with .shape and .dtype
 
@@ -273,7 +271,7 @@ def _cpu_loops(body: Callable, axes: int) -> Callable:
 @functools.cache
 def cpu_function(function: Callable) -> Callable:
     """A function compiled for the CPU, its `prange` loops over all cores, kept on disk."""
-    _choose_thread_pool()
+    threads.choose_pool()
     parallel = "prange" in function.__code__.co_names
     function = kernel_cache.named(function)
     return kernel_cache.attach(njit(function, parallel=parallel, **_CPU_FLAGS), f"parallel={parallel} {_CPU_FLAGS}")
@@ -336,38 +334,3 @@ def compile_ptx(kernel: Callable, arguments: tuple, capability: tuple[int, int])
     finally:
         dispatcher.get_current_device = asked
     return ptx
-
-
-# ---- threads and BLAS
-
-@functools.cache
-def _choose_thread_pool() -> None:
-    """Prefer TBB (1.6 us a parallel region), then workqueue (72 us); GNU OpenMP spins for milliseconds on busy cores.
-
-    A TBB from PyPI lies in the environment's own lib folder, where the loader does not look: load it by path.
-    """
-    if "NUMBA_THREADING_LAYER" in os.environ or "NUMBA_THREADING_LAYER_PRIORITY" in os.environ:
-        return
-    numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]
-    for library in glob.glob(os.path.join(sys.prefix, "lib", "libtbb.so.12")):
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-
-
-# BLAS as Numba links it: gemm(kind, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), column-major,
-# letters and addresses as integers.
-gemm = types.ExternalFunction("numba_xxgemm", types.intc(
-    types.char, types.char, types.char, types.intp, types.intp, types.intp, types.uintp, types.uintp, types.intp,
-    types.uintp, types.intp, types.uintp, types.uintp, types.intp))
-
-
-@functools.cache
-def _blas() -> Any:
-    import scipy.linalg.cython_blas  # noqa: F401  so that its threads can be limited
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
-
-
-def one_blas_thread() -> AbstractContextManager:
-    """While it lasts, a BLAS call uses one thread: the loops around it are parallel themselves."""
-    return _blas().limit(limits=1)

@@ -6,24 +6,25 @@ from functools import cache
 import numpy as np
 from numba import prange
 
-from sparsenet.device import Array, cuda, device_of, gemm, launch, launch_pair, one_blas_thread
+from sparsenet.device import Array, cuda, device_of, launch, launch_pair
 from sparsenet.shapes import check
+from sparsenet.threads import gemm, one_blas_thread
 
 _ZERO = np.float32(0)
 _NORMAL, _TRANSPOSED, _SINGLE, _DOUBLE = ord("n"), ord("t"), ord("s"), ord("d")
-_TILE_ROWS, _TILE_COLUMNS = 64, 512  # of c, a task of one core
+_TILE_ROWS, _TILE_COLUMNS = 128, 512  # of c, a task of one core
 
 
 def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose_b: bool = False,
-           accumulate: bool = False, deterministic: bool = True) -> None:
+           accumulate: bool = False) -> None:
     """c = op(a) @ op(b), op the transpose where asked for; += where accumulate.
 
     a  (rows, inner) or its transpose (inner, rows) float32          in
     b  (inner, columns) or its transpose (columns, inner) float32    in
     c  (rows, columns) float32                                       out or inout
 
-    On a CPU tiles of c, their size fixed, are products by one BLAS thread each: the same bits whatever the number of
-    cores. deterministic=False leaves the whole product to the BLAS library's own threads. Not both transposed.
+    On a CPU each tile of c is a product by one BLAS thread. The tiles' size is fixed: the same bits whatever the number
+    of cores, and faster than the library's own threads (21 to 25 ms against 28 to 32 ms for 256 x 128 x 26,744).
     """
     size = check(a=(a, "inner rows" if transpose_a else "rows inner"),
                  b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"))
@@ -32,29 +33,28 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
     device = device_of(a, b, c)
     tile = device.tile
     blocks = (-(-size.columns // tile), -(-size.rows // tile))
-    with one_blas_thread() if deterministic and device.name == "cpu" else nullcontext():
-        launch_pair(_matmul_on_cpu(transpose_a, transpose_b, accumulate, deterministic),
+    with one_blas_thread() if device.name == "cpu" else nullcontext():
+        launch_pair(_matmul_on_cpu(transpose_a, transpose_b, accumulate),
                     _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile), blocks, (tile, tile), a, b, c)
 
 
 @cache
-def _matmul_on_cpu(transpose_a, transpose_b, accumulate, tiled):
+def _matmul_on_cpu(transpose_a, transpose_b, accumulate):
     def matmul(a, b, c):
         rows, columns = c.shape
         inner = a.shape[0] if transpose_a else a.shape[1]
-        tile_rows, tile_columns = (_TILE_ROWS, _TILE_COLUMNS) if tiled else (rows, columns)
-        across = (columns + tile_columns - 1) // tile_columns
-        tiles = across * ((rows + tile_rows - 1) // tile_rows)
+        across = (columns + _TILE_COLUMNS - 1) // _TILE_COLUMNS
+        tiles = across * ((rows + _TILE_ROWS - 1) // _TILE_ROWS)
         factors = np.ones(2, a.dtype)
         factors[1] = accumulate
         kind = _SINGLE if a.itemsize == 4 else _DOUBLE
         for tile in prange(tiles):
-            row, column = tile // across * tile_rows, tile % across * tile_columns
+            row, column = tile // across * _TILE_ROWS, tile % across * _TILE_COLUMNS
             a_start = row if transpose_a else row * a.shape[1]
             b_start = column * b.shape[1] if transpose_b else column
             # BLAS counts along columns: to it, our arrays are their transposes, and c' = b' a'.
             gemm(kind, _TRANSPOSED if transpose_b else _NORMAL, _TRANSPOSED if transpose_a else _NORMAL,
-                 min(tile_columns, columns - column), min(tile_rows, rows - row), inner, factors.ctypes.data,
+                 min(_TILE_COLUMNS, columns - column), min(_TILE_ROWS, rows - row), inner, factors.ctypes.data,
                  b.ctypes.data + b_start * b.itemsize, max(1, b.shape[1]),
                  a.ctypes.data + a_start * a.itemsize, max(1, a.shape[1]), factors.ctypes.data + factors.itemsize,
                  c.ctypes.data + (row * columns + column) * c.itemsize, columns)
