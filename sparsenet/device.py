@@ -14,7 +14,6 @@ This is the only file that sets Numba's flags or imports numba.cuda.
 import ctypes
 import functools
 import inspect
-import os
 import sys
 import threading
 import warnings

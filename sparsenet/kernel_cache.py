@@ -23,7 +23,7 @@ from numba.misc.appdirs import user_cache_dir
 _LIBRARIES = {"numba", "numpy", "math", "builtins", "llvmlite"}  # their versions are part of every name
 
 
-class Unnameable(Exception):
+class UnnameableError(Exception):
     """A kernel refers to something whose content cannot be told."""
 
 
@@ -40,7 +40,7 @@ def named(function: FunctionType) -> FunctionType:
     """
     try:
         suffix = fingerprint(function)
-    except Unnameable:
+    except UnnameableError:
         return function
     copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                         function.__closure__)
@@ -58,14 +58,14 @@ def attach(dispatcher: Any, flags: str) -> Any:
     try:
         os.makedirs(folder(), exist_ok=True)
         name = fingerprint(dispatcher.py_func, flags)
-    except (OSError, Unnameable):
+    except (OSError, UnnameableError):
         return dispatcher
     dispatcher._cache = _ContentCache(dispatcher.py_func, name)
     return dispatcher
 
 
 def fingerprint(function: FunctionType, flags: str = "") -> str:
-    """Hash of the function's content, its callees' and its constants' included. Raises Unnameable."""
+    """Hash of the function's content, its callees' and its constants' included. Raises UnnameableError."""
     digest = hashlib.sha256(f"{sys.version} numba {numba.__version__} numpy {np.__version__} {flags}".encode())
     for part in _describe(function, set()):
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -99,7 +99,7 @@ def _describe(value: Any, seen: set[int]) -> Iterator[str | bytes]:
     elif isinstance(value, type) or (callable(value) and _root(value) in _LIBRARIES):
         yield f"{value.__module__}.{value.__qualname__}"
     else:
-        raise Unnameable(repr(value))
+        raise UnnameableError(repr(value))
 
 
 def _root(value: Any) -> str:

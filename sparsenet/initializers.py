@@ -1,0 +1,88 @@
+"""Initial weights: a distribution and its scale, drawn from the counter-based generator.
+
+The numbers of a weight depend on the seed, the parameter's name and the place in the whole matrix: they are the same on
+every device and for any number of ranks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsenet.kernels import random
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """weights = scale(inputs, outputs) * x, with x drawn from a distribution of unit scale."""
+
+    name: str
+    distribution: str
+    """"symmetric": U(-1, 1); "uniform": U(0, 1); "normal": N(0, 1); "constant": 1"""
+    scale: Callable[[int, int], float]
+    """(number of inputs, number of outputs) of the whole matrix -> factor"""
+    settings: Mapping[str, float]
+
+    def __call__(self, key: np.uint64, shape: tuple[int, int], first: int = 0, total: int | None = None) -> np.ndarray:
+        """Columns first, first + 1, … of a float32 matrix that has `total` columns in all (default: those of shape)."""
+        total = shape[1] if total is None else total
+        x = np.ones(shape, np.float32)
+        if self.distribution == "normal":
+            random.normal(key, x, first, total)
+        elif self.distribution != "constant":
+            random.uniform(key, x, first, total)
+            if self.distribution == "symmetric":
+                x += x - np.float32(1)  # exact: x is a multiple of 2^-24
+        x *= np.float32(self.scale(shape[0], total))
+        return x
+
+
+def xavier(scale: float = 1.0) -> Initializer:
+    """U(-r, r), r = scale sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010; DSSTNE's is half as wide)."""
+    return Initializer("xavier", "symmetric", lambda i, o: scale * np.sqrt(6 / (i + o)), {"scale": scale})
+
+
+def caffe_xavier(scale: float = 1.0) -> Initializer:
+    """U(-r, r), r = scale sqrt(3 / outputs) (DSSTNE, CaffeXavier)."""
+    return Initializer("caffe_xavier", "symmetric", lambda i, o: scale * np.sqrt(3 / o), {"scale": scale})
+
+
+def gaussian(scale: float = 0.01) -> Initializer:
+    """N(0, scale^2)."""
+    return Initializer("gaussian", "normal", lambda i, o: scale, {"scale": scale})
+
+
+def uniform(scale: float = 0.01) -> Initializer:
+    """U(-scale, scale)."""
+    return Initializer("uniform", "symmetric", lambda i, o: scale, {"scale": scale})
+
+
+def unit_ball(scale: float = 1.0) -> Initializer:
+    """U(0, scale) (DSSTNE, UnitBall)."""
+    return Initializer("unit_ball", "uniform", lambda i, o: scale, {"scale": scale})
+
+
+def selu(scale: float = 1.0) -> Initializer:
+    """N(0, scale^2 / inputs) (Klambauer et al. 2017)."""
+    return Initializer("selu", "normal", lambda i, o: scale / np.sqrt(i), {"scale": scale})
+
+
+def constant(scale: float = 0.0) -> Initializer:
+    """Every weight = scale."""
+    return Initializer("constant", "constant", lambda i, o: scale, {"scale": scale})
+
+
+INITIALIZERS: dict[str, Callable[..., Initializer]] = {
+    function.__name__: function
+    for function in (xavier, caffe_xavier, gaussian, uniform, unit_ball, selu, constant)
+}
+
+
+def get(initializer: str | Initializer) -> Initializer:
+    """The initializer of that name, or the given one. Raises ValueError naming the known ones."""
+    if isinstance(initializer, Initializer):
+        return initializer
+    if initializer not in INITIALIZERS:
+        raise ValueError(f"initializer: expected one of {', '.join(INITIALIZERS)} or an Initializer, "
+                         f"got {initializer!r}")
+    return INITIALIZERS[initializer]()

@@ -1,0 +1,176 @@
+"""Loss functions of one output unit and its target, to be summed over units and averaged over examples.
+
+The derivative that a network needs is dL/dz, through the output's activation. For a sigmoid or softmax output the
+product of the two slopes cancels; a loss gives those forms itself where the product would lose digits.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from sparsenet.activations import Activation
+from sparsenet.device import scalar
+
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+_TINY = np.float32(1e-12)  # DSSTNE's MIN_ERROR: the logarithm of a saturated unit stays finite
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Scalar functions of an activation y and its target t. Raises ValueError where slope is not value's derivative."""
+
+    name: str
+    value: Callable
+    """(y, t) -> loss"""
+    slope: Callable
+    """(y, t) -> d loss / dy"""
+    sigmoid_slope: Callable | None = None
+    """(y, t) -> d loss / dz for y = sigmoid(z); default: slope y (1 - y)"""
+    softmax_value: Callable | None = None
+    """(y, t) -> loss of a softmax output, where it differs from value"""
+    softmax_slope: Callable | None = None
+    """(y, t) -> y d softmax_value / dy; default: y slope"""
+    outputs: tuple[str, ...] | None = None
+    """Names of the activations it is meant for; None: any"""
+    normalize: bool = False
+    """Divide each example's targets by the number of its nonzero targets."""
+    settings: Mapping[str, float] | None = None
+    """Arguments of the function in this module that makes it; None: not one of this module's."""
+
+    def __post_init__(self) -> None:
+        for part in ("value", "slope", "sigmoid_slope", "softmax_value", "softmax_slope"):
+            function = getattr(self, part)
+            if function is not None:
+                object.__setattr__(self, part, scalar(function))
+        value, slope = self.value.py_func, self.slope.py_func
+        for y in np.array([0.23, 0.48, 0.77]):
+            for t in np.array([0.0, 1.0]):
+                step = 1e-3
+                measured = (float(value(y + step, t)) - float(value(y - step, t))) / (2 * step)
+                claimed = float(slope(y, t))
+                if not abs(measured - claimed) <= 2e-3 * (1 + abs(measured)):
+                    raise ValueError(f"loss {self.name!r}: slope({y}, {t}) is {claimed:.6g}, but value rises by "
+                                     f"{measured:.6g} there")
+
+    def through(self, activation: Activation) -> tuple[Callable, Callable]:
+        """(value, delta): the loss of an output with that activation, and its derivative by z (for softmax: y dL/dy).
+
+        Raises ValueError where the loss has no meaning for the activation.
+        """
+        if self.outputs is not None and activation.name not in self.outputs:
+            raise ValueError(f"loss {self.name!r} needs an output with activation {' or '.join(self.outputs)}, "
+                             f"got {activation.name!r}")
+        if activation.rowwise:
+            return self.softmax_value or self.value, self.softmax_slope or _times_y(self.slope)
+        if activation.name == "sigmoid" and self.sigmoid_slope is not None:
+            return self.value, self.sigmoid_slope
+        return self.value, _product(self.slope, activation.slope)
+
+
+@cache
+def _product(loss_slope, activation_slope):
+    @scalar
+    def delta(y, t):
+        return loss_slope(y, t) * activation_slope(y)
+    return delta
+
+
+@cache
+def _times_y(loss_slope):
+    @scalar
+    def delta(y, t):
+        return y * loss_slope(y, t)
+    return delta
+
+
+@cache
+def squared_error() -> Loss:
+    """(y - t)^2 / 2 (DSSTNE: L2)."""
+    return Loss("squared_error", lambda y, t: _HALF * (y - t) * (y - t), lambda y, t: y - t, settings={})
+
+
+@scalar
+def _minus_log(y):
+    return -math.log(max(y, _TINY))
+
+
+@cache
+def cross_entropy(normalize: bool = False) -> Loss:
+    """Sigmoid output: -t ln y - (1 - t) ln(1 - y). Softmax output: -t ln y (multinomial).
+
+    normalize: divide each example's targets by the number of its nonzero targets, as DSSTNE does for softmax; without
+    it the softmax loss is that of Liang et al. 2018, as many times larger.
+    """
+    def value(y, t):
+        if t == _ZERO:
+            return _minus_log(_ONE - y)
+        if t == _ONE:
+            return _minus_log(y)
+        return t * _minus_log(y) + (_ONE - t) * _minus_log(_ONE - y)
+
+    return Loss(
+        "cross_entropy",
+        value=value,
+        slope=lambda y, t: (y - t) / max(y * (_ONE - y), _TINY),
+        sigmoid_slope=lambda y, t: y - t,
+        softmax_value=lambda y, t: t * _minus_log(y) if t != _ZERO else _ZERO,
+        softmax_slope=lambda y, t: -t,
+        outputs=("sigmoid", "softmax"),
+        normalize=normalize,
+        settings={"normalize": normalize},
+    )
+
+
+@cache
+def scaled_marginal_cross_entropy(one_target: float = 0.9, zero_target: float = 0.1, one_scale: float = 1.0,
+                                  zero_scale: float = 1.0) -> Loss:
+    """-one_scale ln y where t > 0 and y < one_target; -zero_scale ln(1 - y) where t = 0 and y > zero_target; else 0.
+
+    Units beyond their margin are left alone: after a while most deltas of a wide output are exactly zero. Any t > 0
+    counts as a one. Source: DSSTNE, ScaledMarginalCrossEntropy, with its defaults.
+    """
+    if not 0 <= zero_target <= 1 or not 0 <= one_target <= 1:
+        raise ValueError(f"one_target, zero_target: expected numbers in [0, 1], got {one_target}, {zero_target}")
+    one, zero, one_weight, zero_weight = (np.float32(x) for x in (one_target, zero_target, one_scale, zero_scale))
+
+    def value(y, t):
+        if t > _ZERO:
+            return one_weight * _minus_log(y) if y < one else _ZERO
+        return zero_weight * _minus_log(_ONE - y) if y > zero else _ZERO
+
+    def slope(y, t):
+        if t > _ZERO:
+            return -one_weight / max(y, _TINY) if y < one else _ZERO
+        return zero_weight / max(_ONE - y, _TINY) if y > zero else _ZERO
+
+    def sigmoid_slope(y, t):
+        if t > _ZERO:
+            return one_weight * (y - _ONE) if y < one else _ZERO
+        return zero_weight * y if y > zero else _ZERO
+
+    def softmax_slope(y, t):
+        if t > _ZERO:
+            return -one_weight if y < one else _ZERO
+        return zero_weight * y / max(_ONE - y, _TINY) if y > zero else _ZERO
+
+    return Loss("scaled_marginal_cross_entropy", value, slope, sigmoid_slope=sigmoid_slope,
+                softmax_slope=softmax_slope, outputs=("sigmoid", "softmax"),
+                settings={"one_target": one_target, "zero_target": zero_target, "one_scale": one_scale,
+                          "zero_scale": zero_scale})
+
+
+LOSSES: dict[str, Callable[..., Loss]] = {
+    function.__name__: function for function in (squared_error, cross_entropy, scaled_marginal_cross_entropy)
+}
+
+
+def get(loss: str | Loss) -> Loss:
+    """The loss of that name, with its defaults, or the given one. Raises ValueError naming the known ones."""
+    if isinstance(loss, Loss):
+        return loss
+    if loss not in LOSSES:
+        raise ValueError(f"loss: expected one of {', '.join(LOSSES)} or a Loss, got {loss!r}")
+    return LOSSES[loss]()
