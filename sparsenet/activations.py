@@ -6,7 +6,7 @@ A slope is written in terms of y = f(z), which is what a network keeps. Your own
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,12 +30,11 @@ class Activation:
     """Arguments of the function in this module that makes it; None: not one of this module's."""
     rowwise: bool = False
     """Softmax: y depends on every unit of the example."""
-    checked: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", scalar(self.value))
         object.__setattr__(self, "slope", scalar(self.slope))
-        if self.rowwise or not self.checked:
+        if self.rowwise:
             return
         value, slope = self.value.py_func, self.slope.py_func
         for z in np.array([-1.7, -0.6, 0.4, 1.3]):

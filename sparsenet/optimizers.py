@@ -36,8 +36,8 @@ class Optimizer:
     """l1 sign(w) is added to the gradient of weights, never of biases."""
     lazy: bool = False
     """Leave rows of sparse-input weights alone in steps whose batch does not name them, state and decay included."""
-    settings: Mapping[str, float] = field(default_factory=dict)
-    """The numbers it was made with, to tell optimizers apart and for model files."""
+    settings: Mapping[str, float | str] = field(default_factory=dict)
+    """The other numbers it was made with, to tell optimizers apart."""
 
     def __post_init__(self) -> None:
         if self.slots not in (0, 1, 2):
@@ -62,9 +62,8 @@ def _make(name: str, rule: Callable, slots: int, numbers: Callable[[float, int],
         alpha = rate(step) if callable(rate) else rate
         return numbers(alpha / (1 + decay * (step - 1)), step)
 
-    if not callable(rate):
-        settings["rate"] = rate
-    return Optimizer(name, rule, slots, scalars, still, l2, l1, lazy, {**settings, "decay": decay})
+    numbered = {"rate": "schedule" if callable(rate) else rate, "decay": decay, **settings}
+    return Optimizer(name, rule, slots, scalars, still, l2, l1, lazy, numbered)
 
 
 @scalar
@@ -164,6 +163,12 @@ def adam(rate: Rate = 0.001, mu: float = 0.9, mu1: float = 0.999, epsilon: float
         raise ValueError(f"adam: mu and mu1 must be below 1, got {mu}, {mu1}")
     return _make("adam", _adam, 2, lambda a, t: (a / (1 - mu**t), mu, mu1, 1 / math.sqrt(1 - mu1**t), epsilon),
                  rate, decay, l2, l1, lazy, mu=mu, mu1=mu1, epsilon=epsilon)
+
+
+def describe(optimizer: Optimizer) -> dict[str, object]:
+    """What tells an optimizer from another, for a model file: a state made by one is not used by another."""
+    return {"name": optimizer.name, "l2": optimizer.l2, "l1": optimizer.l1, "lazy": optimizer.lazy,
+            **optimizer.settings}
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -46,3 +46,16 @@ def _update(rule, count):
             slots[1, i] = v
         gradient[i] = _ZERO
     return update
+
+
+def clear(x: Array) -> None:
+    """x = 0.
+
+    x  (batch, units) float32  out
+    """
+    size = check(x=(x, "batch units"))
+    launch(_clear, (size.batch, size.units), x)
+
+
+def _clear(b, u, x):
+    x[b, u] = _ZERO

@@ -1,0 +1,48 @@
+"""Named arrays with a description, in one netCDF file: the form of model files and checkpoints."""
+
+import json
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from sparsenet.data.netcdf import create_netcdf, open_netcdf
+from sparsenet.version import __version__
+
+_FORMAT = 1
+
+
+def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays and a JSON description; the file appears whole or not at all.
+
+    Array number i is variable array{i} with an attribute `title`; the description is the global attribute `sparsenet`.
+    Raises OSError naming the path where it cannot be written.
+    """
+    with create_netcdf(path) as file:
+        head = {"format": _FORMAT, "version": __version__, **description}
+        file.setncattr_string("sparsenet", json.dumps(head))
+        for i, (title, array) in enumerate(arrays.items()):
+            axes = [f"array{i}_axis{axis}" for axis in range(array.ndim)]
+            for axis, size in zip(axes, array.shape, strict=True):
+                file.createDimension(axis, size)
+            variable = file.createVariable(f"array{i}", array.dtype, axes, contiguous=array.ndim > 0)
+            variable.setncattr_string("title", title)
+            variable[...] = array
+
+
+def read_arrays(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(description, arrays) of a file that `write_arrays` wrote.
+
+    Raises FileNotFoundError, and ValueError where the file is damaged, another kind, or of a later format.
+    """
+    with open_netcdf(path) as file:
+        if "sparsenet" not in file.ncattrs():
+            raise ValueError(f"{path}: holds no sparsenet network")
+        try:
+            description = json.loads(file.getncattr("sparsenet"))
+        except ValueError as error:
+            raise ValueError(f"{path}: its description is damaged ({error})") from error
+        if description["format"] > _FORMAT:
+            raise ValueError(f"{path}: written by sparsenet {description['version']}, which this version cannot read")
+        return description, {variable.title: np.asarray(variable[...]) for variable in file.variables.values()}

@@ -1,0 +1,144 @@
+"""What a layer is: the contract between a layer and the network that runs it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sparsenet.device import Array, Device
+from sparsenet.initializers import Initializer
+from sparsenet.kernels.sparse import sparse_update
+from sparsenet.kernels.update import update
+from sparsenet.losses import Loss
+from sparsenet.optimizers import Optimizer
+from sparsenet.parallel import Solo
+from sparsenet.seeds import stream_key
+
+_CHUNKS = 64  # independent parts of a sparse update
+
+
+@dataclass
+class Signal:
+    """What passes through one node in one batch. Arrays hold this rank's units."""
+
+    y: Any
+    """(batch, units) activations; a SparseBatch for a sparse input"""
+    delta: Array | None = None
+    """(batch, units) dL/dy, later dL/dz; None where no gradient is wanted"""
+    row_largest: Array | None = None
+    """(batch) working memory of a softmax"""
+    row_total: Array | None = None
+    """(batch) working memory of a softmax"""
+    key: np.uint64 | None = None
+    """Random stream of this node and step; None outside training"""
+
+
+class Parameter:
+    """A weight matrix (inputs, units) or a bias (1, units): values, gradient and optimizer state on one device."""
+
+    def __init__(self, inputs: int, units: int, initializer: Initializer, decays: bool) -> None:
+        self.inputs, self.units = inputs, units
+        self.initializer, self.decays = initializer, decays
+        self.name = ""
+        self.value: Array = None
+        self.gradient: Array = None
+        """Sum of what backward passes added; None for a weight whose update sums it itself"""
+        self.slots: Array = None
+        self.source: tuple[Any, Array] | None = None
+        """(SparseBatch, delta) of the last backward pass, where there is no gradient array"""
+        self._scratch: Array = None
+
+    def initialize(self, device: Device, comm: Solo, seed: int, dtype: Any) -> None:
+        """Draw this rank's columns."""
+        first, stop = comm.bounds(self.units)
+        key = stream_key(seed, self.name)
+        self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
+
+    def prepare(self, device: Device, optimizer: Optimizer, fused: bool) -> None:
+        """Allocate what training with an optimizer needs; a state of the right kind is kept."""
+        shape, dtype = self.value.shape, self.value.dtype
+        if self.slots is None or self.slots.shape[0] != optimizer.slots:
+            self.slots = device.zeros((optimizer.slots, *shape), dtype)
+        if fused:
+            self.gradient = None
+            self._scratch = device.zeros((_CHUNKS, shape[1]), dtype)
+        elif self.gradient is None:
+            self.gradient = device.zeros(shape, dtype)
+
+    def update(self, optimizer: Optimizer, step: int) -> None:
+        """One step of the optimizer with the gradient of the last backward pass, which is used up."""
+        scalars = optimizer.scalars(step)
+        l2, l1 = (optimizer.l2, optimizer.l1) if self.decays else (0.0, 0.0)
+        if self.gradient is None:
+            batch, delta = self.source
+            by_feature = batch.by_feature(every=optimizer.visits_every_row)
+            sparse_update(optimizer.rule, *by_feature, batch.values, delta, self.value, self.slots, l2, l1, scalars,
+                          self._scratch)
+        else:
+            size = self.value.shape[0] * self.value.shape[1]
+            update(optimizer.rule, self.value.reshape(size), self.gradient.reshape(size),
+                   self.slots.reshape(optimizer.slots, size), l2, l1, scalars)
+
+
+@dataclass(eq=False)
+class Node:
+    """One use of a layer: the layer, the nodes it reads, and how many units it has over all ranks."""
+
+    layer: "Layer"
+    inputs: tuple["Node", ...]
+    units: int
+    sparse: bool = False
+    name: str = field(default="")
+
+
+class Layer(ABC):
+    """Calling a layer on nodes makes a node; a network runs its nodes.
+
+    Backward passes add, they never assign and never clear: that makes skip connections, shared weights and a layer
+    that is used twice work without further ado.
+    """
+
+    name: str | None
+    comm: Solo = Solo()
+
+    def __call__(self, *inputs: Node) -> Node:
+        """Apply the layer. Raises TypeError for what is no node, ValueError where widths do not fit."""
+        for node in inputs:
+            if not isinstance(node, Node):
+                raise TypeError(f"{type(self).__name__}: call it on layers, as in Dense(128)(x); got {node!r}")
+        return Node(self, inputs, self.connect(inputs))
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """What the layer learns, by name within the layer."""
+        return {}
+
+    def weight_of(self, i: int) -> Parameter | None:
+        """The matrix that multiplies input i, if there is one."""
+        return None
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Arguments that make this layer again."""
+
+    @abstractmethod
+    def connect(self, inputs: tuple[Node, ...]) -> int:
+        """Make the parameters for inputs of these widths; returns the number of units."""
+
+    @abstractmethod
+    def forward(self, inputs: Sequence[Signal], out: Signal) -> None:
+        """Write out.y."""
+
+    @abstractmethod
+    def delta(self, out: Signal) -> None:
+        """Turn out.delta from dL/dy into dL/dz, in place."""
+
+    @abstractmethod
+    def output_delta(self, out: Signal, loss: Loss, target: Any, scale: float, accumulate: bool) -> None:
+        """Write the dL/dz of scale * loss into out.delta; where accumulate, out.delta holds dL/dy of other nodes."""
+
+    @abstractmethod
+    def backward(self, inputs: Sequence[Signal], out: Signal) -> None:
+        """Add to inputs[i].delta, where there is one, and to the parameters' gradients."""

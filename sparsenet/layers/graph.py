@@ -1,0 +1,119 @@
+"""The graph that calling layers on each other makes: its order, its names, and its description in a model file."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparsenet.activations import ACTIVATIONS, Activation
+from sparsenet.initializers import INITIALIZERS, Initializer
+from sparsenet.layers.base import Layer, Node
+from sparsenet.layers.dense import Dense
+from sparsenet.layers.input import InputLayer
+
+LAYERS: dict[str, type[Layer]] = {"Input": InputLayer, "Dense": Dense}
+"""Names in model files."""
+
+
+def ordered(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """All nodes that the outputs need, each after its inputs.
+
+    Raises ValueError where an input of the network is not among `inputs`, or one of those is not needed.
+    """
+    order: list[Node] = []
+    done: set[Node] = set()
+    waiting = list(reversed(outputs))
+    while waiting:
+        node = waiting[-1]
+        missing = [source for source in node.inputs if source not in done]
+        if node in done:
+            waiting.pop()
+        elif missing:
+            waiting.extend(reversed(missing))
+        else:
+            done.add(node)
+            order.append(waiting.pop())
+    needed = {node for node in order if isinstance(node.layer, InputLayer)}
+    if needed - set(inputs):
+        raise ValueError(f"inputs: the outputs also need {len(needed - set(inputs))} Input that is not listed")
+    if set(inputs) - needed:
+        raise ValueError("inputs: an input that no output needs, or that is no Input")
+    return order
+
+
+def name_nodes(nodes: Sequence[Node]) -> None:
+    """Name layers that have no name by kind and place (input1, dense1, dense2), and nodes by their layers.
+
+    Raises ValueError where two layers have one name.
+    """
+    layers = list(dict.fromkeys(node.layer for node in nodes))
+    taken = Counter(layer.name for layer in layers if layer.name)
+    if taken and max(taken.values()) > 1:
+        raise ValueError(f"name: two layers are called {taken.most_common(1)[0][0]!r}")
+    for layer in layers:
+        if not layer.name:
+            kind = _kind(layer).lower()
+            layer.name = next(name for i in range(1, len(layers) + len(taken) + 2)
+                              if (name := f"{kind}{i}") not in taken)
+            taken[layer.name] = 1
+    uses: Counter[str | None] = Counter()
+    for node in nodes:
+        uses[node.layer.name] += 1
+        count = uses[node.layer.name]
+        node.name = str(node.layer.name) if count == 1 else f"{node.layer.name}.{count}"
+
+
+def _kind(layer: Layer) -> str:
+    for kind, cls in LAYERS.items():
+        if type(layer) is cls:
+            return kind
+    return type(layer).__name__
+
+
+def describe(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Layers and connections as plain dicts and lists. Raises ValueError for a kind of layer that is not in LAYERS."""
+    layers = list(dict.fromkeys(node.layer for node in nodes))
+    for layer in layers:
+        if type(layer) not in LAYERS.values():
+            raise ValueError(f"a layer of class {type(layer).__name__} cannot be saved: LAYERS does not list it")
+    return {
+        "layers": [{"kind": _kind(layer), **{k: _plain(v) for k, v in layer.settings().items()}} for layer in layers],
+        "nodes": [{"layer": layers.index(node.layer), "inputs": [nodes.index(source) for source in node.inputs]}
+                  for node in nodes],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Activation | Initializer):
+        return {"name": value.name, "settings": None if value.settings is None else dict(value.settings)}
+    return value
+
+
+def rebuild(description: Mapping[str, Any], own: Mapping[str, Any]) -> list[Node]:
+    """The nodes of a description. own: activations that are not sparsenet's, by name.
+
+    Raises ValueError naming what is unknown.
+    """
+    layers = []
+    for entry in description["layers"]:
+        settings = dict(entry)
+        kind = settings.pop("kind")
+        if kind not in LAYERS:
+            raise ValueError(f"a layer of kind {kind!r}; this version knows {', '.join(LAYERS)}")
+        if "activation" in settings:
+            settings["activation"] = find(settings["activation"], ACTIVATIONS, own, "activation")
+        if "initializer" in settings:
+            settings["initializer"] = find(settings["initializer"], INITIALIZERS, own, "initializer")
+        layers.append(LAYERS[kind](**settings))
+    nodes: list[Node] = []
+    for entry in description["nodes"]:
+        nodes.append(layers[entry["layer"]](*(nodes[i] for i in entry["inputs"])))
+    return nodes
+
+
+def find(entry: Mapping[str, Any], known: Mapping[str, Any], own: Mapping[str, Any], what: str) -> Any:
+    """What a {"name", "settings"} entry of a description means. Raises ValueError where the name is unknown."""
+    if entry["settings"] is not None and entry["name"] in known:
+        return known[entry["name"]](**entry["settings"])
+    if entry["name"] not in own:
+        raise ValueError(f"{what} {entry['name']!r} is not sparsenet's: pass it, own={{{entry['name']!r}: …}}")
+    return own[entry["name"]]

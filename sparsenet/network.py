@@ -1,0 +1,362 @@
+"""A network: the nodes that layers made, in order, with their buffers on one device."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sparsenet import losses, optimizers
+from sparsenet.activations import Activation
+from sparsenet.data.arrays import read_arrays, write_arrays
+from sparsenet.data.dataset import canonical
+from sparsenet.device import Device, device_of
+from sparsenet.device import device as find_device
+from sparsenet.kernels.loss import loss_sum, sparse_loss_sum
+from sparsenet.kernels.update import clear
+from sparsenet.layers.base import Node, Parameter, Signal
+from sparsenet.layers.batch import SparseBatch
+from sparsenet.layers.feed import Feed
+from sparsenet.layers.graph import describe, find, name_nodes, ordered, rebuild
+from sparsenet.layers.input import InputLayer
+from sparsenet.losses import Loss
+from sparsenet.optimizers import Optimizer
+from sparsenet.seeds import stream_key
+
+Nodes = Node | Sequence[Node] | Mapping[str, Node]
+Matrices = Any  # a matrix, or a list of them, or a dict by name: as the nodes were given
+
+
+class Network:
+    """Layers from inputs to outputs, with a loss for each output.
+
+    inputs, outputs  a node, a list of nodes, or a dict from names to nodes
+    loss             a losses.Loss or its name; with several outputs, one for all or a list or dict like the outputs;
+                     None for a network that only predicts
+    seed             of initial weights, masks and the order of examples
+    device           "cpu", "cuda" or "simulator"; default: "cuda" where there is a GPU
+    dtype            "float32"; "float64" for gradient checks, on a CPU
+    deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
+                     False allows kernels that do not; there is none yet.
+
+    Layers keep their weights: two networks over the same layers share them. Raises ValueError where the graph is not
+    closed by its inputs, names repeat, or an output has no meaning for its loss.
+    """
+
+    def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int, device: str | None = None,
+                 dtype: str = "float32", deterministic: bool = True) -> None:
+        self.device: Device = find_device(device)
+        self.seed, self.deterministic = seed, deterministic
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64) or (self.dtype == np.float64 and self.device.name != "cpu"):
+            raise ValueError(f"dtype: expected 'float32', or 'float64' on the CPU, got {dtype!r} on {self.device.name}")
+        stream_key(seed, "")  # refuses what is no integer
+        given_inputs, given_outputs = _listed(inputs, "inputs"), _listed(outputs, "outputs")
+        self.nodes = ordered(list(given_outputs.values()), list(given_inputs.values()))
+        name_nodes(self.nodes)
+        self.inputs, self.outputs = _named(given_inputs), _named(given_outputs)
+        self.losses = self._match_losses(loss)
+        self.parameters = self._collect_parameters()
+        self.step = 0
+        """Training steps made so far"""
+        self.epoch = 0
+        """Training epochs made so far"""
+        self.optimizer: Optimizer | None = None
+        self.trained_with: dict[str, Any] | None = None
+        """Description of the optimizer whose state the parameters hold"""
+        self._place = {node: i for i, node in enumerate(self.nodes)}
+        self._consumed = {source for node in self.nodes for source in node.inputs}
+        self._room: list[Signal] = []
+        self._views: dict[int, list[Signal]] = {}
+        self._batch = 0
+
+    # ---- declaration
+
+    def _match_losses(self, loss: Any) -> dict[str, Loss]:
+        if loss is None:
+            return {}
+        given = self.by_name(loss, self.outputs, "loss") if isinstance(loss, list | tuple | dict) else dict.fromkeys(
+            self.outputs, loss)
+        found = {name: losses.get(one) for name, one in given.items()}
+        for name, node in self.outputs.items():
+            if isinstance(node.layer, InputLayer) or getattr(node.layer, "dropout", 0):
+                raise ValueError(f"output {name!r}: an input layer, or a layer with dropout, cannot have a loss")
+            found[name].through(node.layer.activation)  # type: ignore[attr-defined]
+        return found
+
+    def _collect_parameters(self) -> dict[str, Parameter]:
+        found: dict[str, Parameter] = {}
+        for layer in dict.fromkeys(node.layer for node in self.nodes):
+            for name, parameter in layer.parameters.items():
+                parameter.name = f"{layer.name}/{name}"
+                found[parameter.name] = parameter
+                if parameter.value is None:
+                    parameter.initialize(self.device, layer.comm, self.seed, self.dtype)
+                elif device_of(parameter.value) is not self.device or parameter.value.dtype != self.dtype:
+                    raise ValueError(f"{parameter.name} belongs to a network on another device or of another dtype")
+        return found
+
+    @staticmethod
+    def by_name(values: Any, nodes: dict[str, Node], what: str) -> dict[str, Any]:
+        """Values given as one, as a list in the nodes' order or as a dict, as a dict. Raises ValueError."""
+        if isinstance(values, Mapping):
+            if set(values) != set(nodes):
+                raise ValueError(f"{what}: expected {', '.join(nodes)}, got {', '.join(map(str, values))}")
+            return {name: values[name] for name in nodes}
+        if len(nodes) == 1 and not (isinstance(values, list | tuple) and len(values) == 1):
+            return {next(iter(nodes)): values}
+        if not isinstance(values, list | tuple) or len(values) != len(nodes):
+            raise ValueError(f"{what}: expected {len(nodes)}, for {', '.join(nodes)}, as a list or a dict")
+        return dict(zip(nodes, values, strict=True))
+
+    # ---- weights
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters as NumPy arrays, by name: weights (inputs, units), biases (units)."""
+        return {name: self.device.fetch(p.value).reshape(p.value.shape if p.decays else p.value.shape[1:])
+                for name, p in self.parameters.items()}
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace parameters by name. Raises ValueError for an unknown name, another shape, NaN or infinity."""
+        for name, array in weights.items():
+            if name not in self.parameters:
+                raise ValueError(f"weights: no parameter {name!r}; there are {', '.join(self.parameters)}")
+            target = self.parameters[name].value
+            array = np.asarray(array, self.dtype)
+            if array.size != np.prod(target.shape) or array.shape not in (target.shape, target.shape[1:]):
+                raise ValueError(f"weights: {name!r} has shape {array.shape}, expected {tuple(target.shape)}")
+            if not np.isfinite(array).all():
+                raise ValueError(f"weights: {name!r} holds NaN or infinity")
+            self.device.write(target, array.reshape(target.shape))
+
+    # ---- data
+
+    def feeds(self, matrices: Matrices, nodes: dict[str, Node], what: str, batch: int) -> dict[str, Feed]:
+        """Room for batches of checked matrices. Raises ValueError where a matrix does not fit its node."""
+        found: dict[str, Feed] = {}
+        examples: dict[str, int] = {}
+        for name, value in self.by_name(matrices, nodes, what).items():
+            matrix = canonical(value, f"{what} {name!r}")
+            if matrix.shape[1] != nodes[name].units:
+                raise ValueError(f"{what} {name!r}: has {matrix.shape[1]} columns, but the layer {nodes[name].name!r} "
+                                 f"has {nodes[name].units} units")
+            layer = nodes[name].layer
+            if isinstance(layer, InputLayer) and layer.sparse and not sp.issparse(matrix):
+                matrix = canonical(sp.csr_array(matrix), what)
+            if isinstance(layer, InputLayer) and not layer.sparse and sp.issparse(matrix):
+                raise ValueError(f"{what} {name!r}: is sparse; declare its layer with Input(..., sparse=True)")
+            examples[name] = matrix.shape[0]
+            found[name] = Feed(matrix, self.device, self.dtype, min(batch, matrix.shape[0]),
+                               length_one=isinstance(layer, InputLayer) and layer.normalize,
+                               sum_one=what == "targets" and self.losses[name].normalize)
+        if len(set(examples.values())) > 1:
+            raise ValueError(f"{what}: different numbers of examples, "
+                             + ", ".join(f"{name} has {n}" for name, n in examples.items()))
+        return found
+
+    # ---- passes
+
+    def allocate(self, batch: int, training: bool) -> None:
+        """Make the buffers for batches of up to `batch` examples."""
+        if batch <= self._batch and (not training or self._room[-1].delta is not None):
+            return
+        batch = max(batch, self._batch)
+        zeros, self._views, self._batch = self.device.zeros, {}, batch
+        self._room = []
+        for node in self.nodes:
+            if isinstance(node.layer, InputLayer):
+                self._room.append(Signal(None))
+                continue
+            first, stop = node.layer.comm.bounds(node.units)
+            shape = (batch, stop - first)
+            self._room.append(Signal(zeros(shape, self.dtype), zeros(shape, self.dtype) if training else None,
+                                     zeros(batch, self.dtype), zeros(batch, self.dtype)))
+        self._losses = zeros(batch, np.float64)
+
+    def _signals(self, batch: int) -> list[Signal]:
+        if batch not in self._views:
+            self._views[batch] = [Signal(*(None if a is None else a[:batch] for a in
+                                           (s.y, s.delta, s.row_largest, s.row_total))) for s in self._room]
+        return self._views[batch]
+
+    def forward(self, inputs: Mapping[str, Any], batch: int, training: bool = False) -> dict[str, Any]:
+        """Run all layers on a loaded batch; returns the outputs' arrays on the device, valid until the next call."""
+        signals = self._signals(batch)
+        for name, node in self.inputs.items():
+            signals[self._place[node]].y = inputs[name]
+        for node, signal in zip(self.nodes, signals, strict=True):
+            signal.key = stream_key(self.seed, node.name, self.step) if training else None
+            node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
+        return {name: signals[self._place[node]].y for name, node in self.outputs.items()}
+
+    def loss(self, targets: Mapping[str, Any], batch: int) -> float:
+        """Mean over the batch of the sum over outputs and units, of the last forward pass."""
+        total = 0.0
+        for name, node in self.outputs.items():
+            value, _ = self.losses[name].through(node.layer.activation)  # type: ignore[attr-defined]
+            y, t, out = self._signals(batch)[self._place[node]].y, targets[name], self._losses[:batch]
+            if isinstance(t, SparseBatch):
+                sparse_loss_sum(value, y, t.indptr, t.indices, t.data, out)
+            else:
+                loss_sum(value, y, t, out)
+            total += float(self.device.fetch(out).sum())
+        return total / batch
+
+    def backward(self, targets: Mapping[str, Any], batch: int) -> None:
+        """Add the gradient of the loss of the last forward pass to the parameters' gradients."""
+        signals = self._signals(batch)
+        names = {node: name for name, node in self.outputs.items()}
+        for node in self._consumed:
+            if signals[self._place[node]].delta is not None:
+                clear(signals[self._place[node]].delta)
+        for node in reversed(self.nodes):
+            if isinstance(node.layer, InputLayer):
+                continue
+            signal = signals[self._place[node]]
+            if node in names:
+                name = names[node]
+                node.layer.output_delta(signal, self.losses[name], targets[name], 1 / batch, node in self._consumed)
+            else:
+                node.layer.delta(signal)
+            node.layer.backward([signals[self._place[source]] for source in node.inputs], signal)
+
+    def prepare(self, optimizer: Optimizer, keep_gradients: bool = False) -> None:
+        """Allocate gradients and optimizer state. The state of the same optimizer is kept, another begins anew.
+
+        keep_gradients: also as arrays for weights of sparse inputs, whose update otherwise sums them on the way.
+        """
+        if self.trained_with != optimizers.describe(optimizer):
+            for parameter in self.parameters.values():
+                parameter.slots = None
+            self.trained_with, self.step = optimizers.describe(optimizer), 0
+        self.optimizer = optimizer
+        uses = Counter(parameter for node in self.nodes for parameter in node.layer.parameters.values())
+        fused = {node.layer.weight_of(i) for node in self.nodes for i, source in enumerate(node.inputs)
+                 if source.sparse}
+        for parameter in self.parameters.values():
+            once = parameter in fused and uses[parameter] == 1
+            parameter.prepare(self.device, optimizer, fused=once and not keep_gradients)
+
+    def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray) -> float:
+        """One step of the optimizer that `prepare` got, on these examples; returns their mean loss before it."""
+        assert self.optimizer is not None
+        self.step += 1
+        loaded = {feed: feed.load(rows) for feed in {*inputs.values(), *targets.values()}}
+        wanted = {name: loaded[feed] for name, feed in targets.items()}
+        self.forward({name: loaded[feed] for name, feed in inputs.items()}, len(rows), training=True)
+        loss = self.loss(wanted, len(rows))
+        self.backward(wanted, len(rows))
+        for parameter in self.parameters.values():
+            parameter.update(self.optimizer, self.step)
+        return loss
+
+    def batches(self, inputs: Matrices, batch: int = 256) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        """(row numbers, outputs by name as arrays on the device) for consecutive batches of examples."""
+        feeds = self.feeds(inputs, self.inputs, "inputs", batch)
+        examples = next(iter(feeds.values())).matrix.shape[0]
+        batch = min(batch, examples)
+        self.allocate(batch, training=False)
+        for start in range(0, examples, batch):
+            rows = np.arange(start, min(start + batch, examples))
+            yield rows, self.forward({name: feed.load(rows) for name, feed in feeds.items()}, len(rows))
+
+    def predict(self, inputs: Matrices, batch: int = 256) -> Any:
+        """Outputs as NumPy arrays (examples, units): one, or a dict by name where the network has several.
+
+        For recommendations use `recommend`, which never holds examples x units.
+        """
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in self.outputs}
+        for _, outputs in self.batches(inputs, batch):
+            for name, y in outputs.items():
+                parts[name].append(self.device.fetch(y))
+        found = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        return found if len(found) > 1 else next(iter(found.values()))
+
+    def summary(self) -> str:
+        """A table of the layers."""
+        lines = [f"{'node':<16}{'reads':<24}{'units':>10}{'parameters':>14}  activation"]
+        for node in self.nodes:
+            count = sum(p.inputs * p.units for p in node.layer.parameters.values())
+            activation = getattr(node.layer, "activation", None)
+            kind = activation.name if activation else "sparse" if node.sparse else "dense"
+            lines.append(f"{node.name:<16}{', '.join(i.name for i in node.inputs):<24}{node.units:>10,}{count:>14,}"
+                         f"  {kind}")
+        total = sum(p.inputs * p.units for p in self.parameters.values())
+        lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}")
+        return "\n".join(lines)
+
+    # ---- files
+
+    def save(self, path: str | PathLike[str], *, training: Mapping[str, Any] | None = None,
+             arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Write a netCDF file that holds all that is needed to go on: layers, losses, weights, optimizer state, step,
+        seed. The file appears whole or not at all. training, arrays: more to keep, see training.fit.
+
+        Raises OSError where it cannot be written, ValueError for layers of your own class.
+        """
+        kept = {f"weight {name}": self.device.fetch(p.value) for name, p in self.parameters.items()}
+        kept |= {f"slots {name}": self.device.fetch(p.slots) for name, p in self.parameters.items()
+                 if p.slots is not None and p.slots.shape[0]}
+        write_arrays(path, {
+            **describe(self.nodes),
+            "inputs": {name: self.nodes.index(node) for name, node in self.inputs.items()},
+            "outputs": {name: self.nodes.index(node) for name, node in self.outputs.items()},
+            "losses": {name: {"name": one.name, "settings": None if one.settings is None else dict(one.settings)}
+                       for name, one in self.losses.items()},
+            "seed": int(self.seed), "dtype": str(self.dtype), "deterministic": self.deterministic,
+            "step": self.step, "epoch": self.epoch, "trained_with": self.trained_with, "training": training or {},
+        }, {**kept, **(arrays or {})})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, device: str | None = None,
+             own: Mapping[str, Activation | Loss] | None = None) -> "Network":
+        """The network in a file. own: activations and losses that are not sparsenet's, by name.
+
+        Raises FileNotFoundError, and ValueError for a file that holds no sparsenet network or needs `own`.
+        """
+        description, arrays = read_arrays(path)
+        try:
+            nodes = rebuild(description, own or {})
+            found = {name: find(entry, losses.LOSSES, own or {}, "loss")
+                     for name, entry in description["losses"].items()}
+            ends = ({name: nodes[i] for name, i in description[end].items()} for end in ("inputs", "outputs"))
+            network = cls(*ends, found or None, seed=description["seed"], device=device, dtype=description["dtype"],
+                          deterministic=description["deterministic"])
+            network.restore(description, arrays)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return network
+
+    def restore(self, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Take over weights, optimizer state and counters of a file. Raises ValueError where they do not fit."""
+        self.set_weights({name: arrays[f"weight {name}"] for name in self.parameters})
+        for name, parameter in self.parameters.items():
+            slots = arrays.get(f"slots {name}")
+            if slots is not None and slots.shape[1:] != parameter.value.shape:
+                raise ValueError(f"optimizer state of {name!r} has shape {slots.shape[1:]}")
+            parameter.slots = None if slots is None else self.device.put(slots.astype(self.dtype))
+        self.step, self.epoch = int(description["step"]), int(description["epoch"])
+        self.trained_with = description["trained_with"]
+
+
+def _listed(nodes: Nodes, what: str) -> dict[str | int, Node]:
+    """Nodes by their given names, or by number."""
+    if isinstance(nodes, Mapping):
+        found: dict[str | int, Node] = dict(nodes)
+    else:
+        found = dict(enumerate([nodes] if isinstance(nodes, Node) else nodes))
+    if not found or not all(isinstance(node, Node) for node in found.values()):
+        raise TypeError(f"{what}: expected a layer's result, a list or a dict of them, got {nodes!r}")
+    if len(set(found.values())) < len(found):
+        raise ValueError(f"{what}: the same node twice")
+    return found
+
+
+def _named(nodes: dict[str | int, Node]) -> dict[str, Node]:
+    """Nodes by given names, else by their own."""
+    return {name if isinstance(name, str) else node.name: node for name, node in nodes.items()}
