@@ -332,6 +332,17 @@ class Network:
             raise ValueError(f"{path}: {error}") from error
         return network
 
+    def copy(self, *, dtype: str | None = None, device: str | None = None,
+             own: Mapping[str, Activation | Loss] | None = None) -> "Network":
+        """The same network with its own weights, on another device or of another dtype; optimizer state is left."""
+        nodes = rebuild(describe(self.nodes), own or {})
+        ends = ({name: nodes[self.nodes.index(node)] for name, node in end.items()} for end in (self.inputs, self.outputs))
+        twin = Network(*ends, self.losses or None, seed=self.seed, device=device or self.device.name,
+                       dtype=dtype or str(self.dtype), deterministic=self.deterministic)
+        twin.set_weights(self.weights)
+        twin.step, twin.epoch = self.step, self.epoch
+        return twin
+
     def restore(self, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Take over weights, optimizer state and counters of a file. Raises ValueError where they do not fit."""
         self.set_weights({name: arrays[f"weight {name}"] for name in self.parameters})

@@ -18,6 +18,7 @@ class Feed:
 
     def __init__(self, matrix: Any, device: Device, dtype: Any, batch: int, *, length_one: bool = False,
                  sum_one: bool = False) -> None:
+        self._source = matrix, length_one, sum_one
         self.matrix = _scaled(matrix, dtype, length_one, sum_one)
         self.sparse = sp.issparse(self.matrix)
         self.device = device
@@ -28,6 +29,10 @@ class Feed:
             self._room = SparseBatch(device, batch, int(longest.sum()), self.matrix.shape[1], boolean, dtype)
         else:
             self._room = device.zeros((batch, self.matrix.shape[1]), dtype)
+
+    def same_as(self, other: "Feed") -> bool:
+        """Whether both load the same values."""
+        return self._source[0] is other._source[0] and self._source[1:] == other._source[1:]
 
     def load(self, rows: np.ndarray) -> SparseBatch | Array:
         """These rows, in this order, on the device."""

@@ -1,0 +1,125 @@
+"""Recommending: the best outputs for each user, and how good they are."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from tqdm import tqdm
+
+from sparsenet.data.dataset import canonical
+from sparsenet.kernels.topk import exclude, top_k
+from sparsenet.layers.feed import Feed
+from sparsenet.metrics import evaluate_lists, parse
+from sparsenet.network import Matrices, Network
+
+
+def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: bool = True, exclude_items: Any = None,
+              output: str | None = None, batch: int = 256,
+              progress: bool | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(items, scores): for each example the k outputs with the largest activations, best first.
+
+    inputs         as for Network.predict: for a recommender, what each user has chosen so far
+    k              how many; more than there are outputs is allowed
+    exclude_seen   leave out the items that the user's input names; for networks with one sparse input as wide as the
+                   output
+    exclude_items  (examples, outputs) scipy sparse: more items to leave out, user by user
+    output         name of the output, where there are several
+    batch          users at a time; scores of one batch, never of all users, are held
+    progress       show a progress bar; default: for many batches, if standard error is a terminal
+
+    items   (examples, k) int64; -1 where nothing is left to recommend
+    scores  (examples, k) float32; -inf there
+
+    Raises ValueError for arguments that do not fit the network.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise ValueError(f"k: expected a positive integer, got {k!r}")
+    name = _output(network, output)
+    units = network.outputs[name].units
+    feeds = network.feeds(inputs, network.inputs, "inputs", batch)
+    examples = next(iter(feeds.values())).matrix.shape[0]
+    batch = min(batch, examples)
+    hidden = _excluded(network, feeds, exclude_seen, exclude_items, units, examples, batch)
+    device = network.device
+    network.allocate(batch, training=False)
+    items, scores = np.empty((examples, k), np.int64), np.empty((examples, k), np.float32)
+    rooms = device.zeros((batch, k), np.int32), device.zeros((batch, k)), device.zeros((batch, k), np.int32)
+    quiet = examples <= 20 * batch or not sys.stderr.isatty() if progress is None else not progress
+    with tqdm(total=examples, desc="recommend", unit=" examples", disable=quiet, leave=False) as bar:
+        for start in range(0, examples, batch):
+            rows = np.arange(start, min(start + batch, examples))
+            y = network.forward({key: feed.load(rows) for key, feed in feeds.items()}, len(rows))[name]
+            for feed in hidden:
+                seen = feed.load(rows)
+                exclude(seen.indptr, seen.indices, y)
+            found, values, scratch = (room[:len(rows)] for room in rooms)
+            top_k(y, found, values, scratch)
+            items[rows], scores[rows] = device.fetch(found), device.fetch(values)
+            bar.update(len(rows))
+    return items, scores
+
+
+def _output(network: Network, output: str | None) -> str:
+    if output is None and len(network.outputs) == 1:
+        return next(iter(network.outputs))
+    if output not in network.outputs:
+        raise ValueError(f"output: expected one of {', '.join(network.outputs)}, got {output!r}")
+    return output
+
+
+def _excluded(network: Network, feeds: dict[str, Feed], exclude_seen: bool, exclude_items: Any, units: int,
+              examples: int, batch: int) -> list[Feed]:
+    """Feeds of what each user must not be recommended."""
+    found = []
+    if exclude_seen:
+        names = [name for name, feed in feeds.items() if feed.sparse and feed.matrix.shape[1] == units]
+        if len(names) != 1:
+            raise ValueError(f"exclude_seen: needs exactly one sparse input with {units} columns, as the output has; "
+                             f"there are {len(names)}. Pass exclude_seen=False, and exclude_items=…")
+        found.append(feeds[names[0]])
+    if exclude_items is not None:
+        matrix = canonical(exclude_items, "exclude_items")
+        if not sp.issparse(matrix) or matrix.shape != (examples, units):
+            raise ValueError(f"exclude_items: expected a sparse matrix of shape {(examples, units)}, "
+                             f"got {type(exclude_items).__name__} of shape {matrix.shape}")
+        found.append(Feed(matrix, network.device, network.dtype, batch))
+    return found
+
+
+def evaluate(network: Network, fold_in: Matrices, hidden: Any, *, metrics: Sequence[str] = ("ndcg@100",),
+             output: str | None = None, batch: int = 256) -> dict[str, float]:
+    """Metrics of what the network recommends from fold_in (never items of fold_in) against the hidden items.
+
+    fold_in  (users, items) scipy sparse, or the network's inputs
+    hidden   (users, items) scipy sparse: nonzero where an item was held out
+    metrics  names as "ndcg@100", "recall@20", "coverage@10": see metrics.METRICS
+
+    Users without hidden items do not count. Raises ValueError where shapes or names do not fit.
+    """
+    k = max(parse(name)[1] for name in metrics)
+    relevant = canonical(hidden, "hidden")
+    items, _ = recommend(network, fold_in, k, output=output, batch=batch)
+    return evaluate_lists(items, relevant, metrics)
+
+
+def popularity(interactions: Any, fold_in: Any, k: int = 100) -> np.ndarray:
+    """The baseline: for each user the k items that most users chose, items of fold_in left out; ties by item number.
+
+    interactions  (users, items) scipy sparse: what is counted
+    fold_in       (users, items) scipy sparse
+    returns       (users, k) int64; -1 where nothing is left
+    """
+    counts = np.asarray((canonical(interactions, "interactions") != 0).sum(axis=0)).reshape(-1)
+    order = np.argsort(-counts, kind="stable")
+    seen = canonical(fold_in, "fold_in")
+    if seen.shape[1] != len(counts):
+        raise ValueError(f"fold_in: has {seen.shape[1]} columns, but interactions has {len(counts)}")
+    items = np.full((seen.shape[0], k), -1, np.int64)
+    for user in range(seen.shape[0]):
+        chosen = seen.indices[seen.indptr[user]:seen.indptr[user + 1]]
+        head = order[:k + len(chosen)]
+        left = head[~np.isin(head, chosen)][:k]
+        items[user, :len(left)] = left
+    return items

@@ -1,0 +1,59 @@
+"""Gradients compared with finite differences."""
+
+from typing import Any
+
+import numpy as np
+
+from sparsenet.network import Matrices, Network
+from sparsenet.optimizers import sgd
+from sparsenet.training import bind
+
+
+def check_gradients(network: Network, inputs: Matrices, targets: Matrices, *, training: bool = False,
+                    step: float = 1e-5, sample: int | None = 200, tolerance: float = 1e-6,
+                    own: Any = None) -> dict[str, float]:
+    """Largest error of each parameter's gradient against central differences in float64, by parameter name.
+
+    The error of an element is |analytic - measured| / max(1, |analytic|), where
+    measured = (loss(w + step) - loss(w - step)) / (2 step). The network itself is not changed: a float64 copy on the
+    CPU is.
+
+    inputs, targets  a small batch
+    training         with dropout and denoising; their masks stay as they are while a weight moves
+    sample           how many elements of each parameter, evenly spread; None: all
+    tolerance        AssertionError naming the worst element where the error is larger
+
+    A loss with a margin or an activation with a kink may be measured across it: choose other weights then.
+    """
+    copy = network.copy(dtype="float64", device="cpu", own=own)
+    feeds, wanted = bind(copy, inputs, targets, batch=2**31)
+    rows = np.arange(next(iter(feeds.values())).matrix.shape[0])
+    copy.allocate(len(rows), training=True)
+    copy.prepare(sgd(), keep_gradients=True)
+    loaded = {name: feed.load(rows) for name, feed in feeds.items()}
+    aims = {name: feed.load(rows) for name, feed in wanted.items()}
+
+    def loss() -> float:
+        copy.forward(loaded, len(rows), training)
+        return copy.loss(aims, len(rows))
+
+    loss()
+    copy.backward(aims, len(rows))
+    errors = {}
+    for name, parameter in copy.parameters.items():
+        values, gradient = parameter.value.reshape(-1), parameter.gradient.reshape(-1)
+        picked = np.unique(np.linspace(0, values.size - 1, min(sample or values.size, values.size)).astype(int))
+        worst = 0.0
+        for i in picked:
+            before = values[i]
+            measured = 0.0
+            for side in (1, -1):
+                values[i] = before + side * step
+                measured += side * loss() / (2 * step)
+            values[i] = before
+            error = abs(gradient[i] - measured) / max(1.0, abs(gradient[i]))
+            worst = max(worst, error)
+            if not error <= tolerance:
+                raise AssertionError(f"{name}[{i}]: gradient is {gradient[i]:.9g}, central difference {measured:.9g}")
+        errors[name] = worst
+    return errors
