@@ -215,15 +215,11 @@ def _check_compressed(name: str, matrix: Any, shape: tuple[int, int], axes: tupl
     if indices.shape != (len(matrix.data),):
         raise ValueError(f"{name}: got indices of shape {indices.shape} for {len(matrix.data)} values")
     if indptr[0] != 0 or indptr[-1] != len(indices):
-        raise ValueError(
-            f"{name}: indptr goes from {indptr[0]} to {indptr[-1]}, expected 0 to {len(indices)} nonzeros"
-        )
+        raise ValueError(f"{name}: indptr goes from {indptr[0]} to {indptr[-1]}, expected 0 to {len(indices)} nonzeros")
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         line = int(falls.argmax())
-        raise ValueError(
-            f"{name}: {axes[0]} {line} goes from {indptr[line]} back to {indptr[line + 1]}: indptr falls"
-        )
+        raise ValueError(f"{name}: {axes[0]} {line} goes from {indptr[line]} back to {indptr[line + 1]}: indptr falls")
     entry = _first_outside(indices, shape[1])
     if entry is not None:
         line = int(np.searchsorted(indptr, entry, side="right")) - 1

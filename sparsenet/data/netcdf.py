@@ -105,7 +105,7 @@ def write_netcdf(
 def open_netcdf(path: str | PathLike[str]) -> Iterator[Any]:
     """A netCDF4.Dataset to read from, which gives values as they are stored: nothing masked, nothing scaled.
 
-    Raises FileNotFoundError or PermissionError if the file cannot be opened; ValueError if it is not netCDF,
+    Raises FileNotFoundError or PermissionError if the file cannot be opened; ValueError if it is not netCDF-4,
     or if it turns out to be broken while it is read.
     """
     import netCDF4
@@ -117,10 +117,10 @@ def open_netcdf(path: str | PathLike[str]) -> Iterator[Any]:
     except PermissionError:
         raise
     except (OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{path}: not a readable netCDF file (truncated or another format): {error}"
-        ) from error
+        raise ValueError(f"{path}: not a readable netCDF file (truncated or another format): {error}") from error
     with file:
+        if not file.data_model.startswith("NETCDF4"):  # where truncated, older formats read as zeros
+            raise ValueError(f"{path}: got {file.data_model}, expected NETCDF4, as DSSTNE writes")
         file.set_auto_maskandscale(False)
         try:
             yield file
@@ -273,7 +273,7 @@ class _Section:
 def _integer(file: Any, path: str, name: str, at_least: int = 0) -> int:
     value = getattr(file, name, None)
     if not isinstance(value, int | np.integer) or value < at_least:
-        found = "is missing" if value is None else f"is {value!r}"
+        found = "is missing" if value is None else f"is {value}"
         raise ValueError(f"{path}: attribute {name} {found}, expected an integer >= {at_least}")
     return int(value)
 

@@ -1,6 +1,7 @@
 """Ratings in delimited text, as MovieLens and most shops publish them, and one such set that ships along."""
 
 import csv
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -134,15 +135,15 @@ def _records(path: str | PathLike[str], columns: Sequence[str] | None) -> Iterat
     try:
         for fields in _split(lines(), delimiter):
             try:
-                value = float(fields[rating])
-                if not abs(value) <= FLOAT32_MAX:
-                    raise ValueError
-                yield fields[user], fields[item], value
+                record = fields[user], fields[item], float(fields[rating])
             except (ValueError, IndexError):
+                record = "", "", math.nan
+            if not abs(record[2]) <= FLOAT32_MAX:
                 raise ValueError(
                     f"{path}:{number}: got {fields}, expected user, item and a finite rating in fields "
                     f"{user + 1}, {item + 1} and {rating + 1}"
-                ) from None
+                )
+            yield record
     except csv.Error as error:
         raise ValueError(f"{path}:{number}: {error}") from None
 
@@ -153,9 +154,7 @@ def _split(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def _positions(
-    place: str, fields: list[str], columns: Sequence[str] | None
-) -> tuple[int, int, int, bool]:
+def _positions(place: str, fields: list[str], columns: Sequence[str] | None) -> tuple[int, int, int, bool]:
     """Positions of user, item and rating, and whether the first line, split into `fields`, is a header."""
     if columns is None:
         if len(fields) >= 3 and _is_number(fields[2]):

@@ -79,9 +79,7 @@ def read_text(
     return Text(scipy_csr(cast(sp.csr_array, canonical(matrix, fspath(path)))), *names, ignored=ignored)
 
 
-def write_text(
-    path: str | PathLike[str], matrix: Any, samples: Sequence[str], features: Sequence[str]
-) -> None:
+def write_text(path: str | PathLike[str], matrix: Any, samples: Sequence[str], features: Sequence[str]) -> None:
     """Write a matrix, one line a row; gzip if the name ends in .gz.
 
     A bool matrix is written as features alone, any other with values in the fewest digits that give the same
@@ -174,9 +172,7 @@ class _Numbers:
         return number
 
 
-def _parse(
-    path: str | PathLike[str], values: bool
-) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
+def _parse(path: str | PathLike[str], values: bool) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     """Yield, for each line, its place (file and line), its sample and its features with values."""
     for file in _files(Path(path)):
         for number, line in numbered_lines(file):

@@ -25,17 +25,31 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
 
     On a CPU each tile of c is a product by one BLAS thread. The tiles' size is fixed: the same bits whatever the number
     of cores, and faster than the library's own threads (21 to 25 ms against 28 to 32 ms for 256 x 128 x 26,744).
+
+    Raises ValueError on a CPU where an array has gaps, or another type than `a`.
     """
     size = check(a=(a, "inner rows" if transpose_a else "rows inner"),
                  b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"))
     if 0 in (size.rows, size.columns):
         return
     device = device_of(a, b, c)
+    if device.name == "cpu":
+        _check_for_blas(a=a, b=b, c=c)
     tile = device.tile
     blocks = (-(-size.columns // tile), -(-size.rows // tile))
     with one_blas_thread() if device.name == "cpu" else nullcontext():
         launch_pair(_matmul_on_cpu(transpose_a, transpose_b, accumulate),
                     _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile), blocks, (tile, tile), a, b, c)
+
+
+def _check_for_blas(**arrays: Array) -> None:
+    """BLAS is told an address and a width: it would read, and write, past the end of any other array."""
+    dtype = arrays["a"].dtype
+    for name, array in arrays.items():
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}")
+        if array.dtype != dtype:
+            raise ValueError(f"{name}: dtype is {array.dtype}, but a says {dtype}")
 
 
 @cache
