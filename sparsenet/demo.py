@@ -93,9 +93,9 @@ def run(*, ratings: str | Path | None = None, min_rating: float | None = None, o
     }
     print(f"test {who}: 20 % of their items hidden, to be found from the other 80 %\n{_table(table)}\n")
     print(_examples(network, split.test, names, who))
-    network.save(folder / "model.nc", training={"history": history.to_dict()})
+    network.save(folder / "model.nc")
     history.plot(folder / "learning_curve.png")
-    _picture(table, folder / "metrics.png")
+    _picture(table, f"test {who}", folder / "metrics.png")
     print(f"model.nc, learning_curve.png and metrics.png are in {folder.resolve()} "
           f"({time.perf_counter() - started:.0f} s in all)")
     return table
@@ -149,7 +149,7 @@ def _examples(network: Network, test: HeldOut, names: Sequence[str], who: str) -
     return "\n".join(blocks)
 
 
-def _picture(table: dict[str, dict[str, float]], path: Path) -> None:
+def _picture(table: dict[str, dict[str, float]], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -159,6 +159,6 @@ def _picture(table: dict[str, dict[str, float]], path: Path) -> None:
         bars = axes.bar(np.arange(len(METRICS)) + i * width, [row[name] for name in METRICS], width, label=model)
         axes.bar_label(bars, fmt="%.3f", fontsize=8)
     axes.set_xticks(np.arange(len(METRICS)) + width * (len(table) - 1) / 2, METRICS)
-    axes.set_title("test customers")
+    axes.set_title(title)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -41,7 +41,7 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     patience          stop after so many epochs without a better value; the best weights are then put back
     shuffle           a new order of examples in each epoch, drawn from the network's seed
     callbacks         functions (network, history) called after each epoch; one that returns True ends training
-    checkpoint        file to write every `checkpoint_every` epochs and at the end
+    checkpoint        file to write every `checkpoint_every` epochs and at the end; at any moment it is whole
     resume            checkpoint to go on from: ends with the same bits as a run that was never interrupted, given the
                       same arguments. `epochs` counts those before the interruption too.
     progress          show a progress bar; default: if standard error is a terminal
@@ -62,26 +62,30 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
 
     def save() -> None:
         if checkpoint is not None:
-            network.save(checkpoint, training={"history": history.to_dict(), "first": first, "best": _finite(best)},
+            network.save(checkpoint, training={"history": _timeless(history), "first": first, "best": _finite(best)},
                          arrays={f"best {name}": array for name, array in (best_weights or {}).items()})
 
-    stop = patience is not None and _stale(history, metrics, patience)
     last = first + epochs
-    while network.epoch < last and not stop:
-        started = time.perf_counter()
-        loss = _epoch(network, feeds, wanted, examples, batch, shuffle, f"epoch {network.epoch + 1 - first}/{epochs}",
-                      progress)
-        network.epoch += 1
-        seconds = time.perf_counter() - started
-        measured = {} if validation is None else evaluate(network, *validation, metrics=metrics, batch=batch)
-        history.append(epoch=network.epoch - first, loss=loss, seconds=seconds, **measured)
-        if measured and measured[metrics[0]] > best:
-            best = measured[metrics[0]]
-            best_weights = network.weights if patience is not None else None
-        stop = patience is not None and _stale(history, metrics, patience)
-        stop = any([callback(network, history) for callback in callbacks]) or stop
-        if (network.epoch - first) % checkpoint_every == 0 and network.epoch < last and not stop:
-            save()
+    stop = patience is not None and _stale(history, metrics, patience)
+    quiet = not sys.stderr.isatty() if progress is None else not progress
+    with tqdm(total=epochs * examples, initial=(network.epoch - first) * examples, unit=" examples",
+              disable=quiet) as bar:
+        while network.epoch < last and not stop:
+            bar.set_description(f"epoch {network.epoch + 1 - first}/{epochs}", refresh=False)
+            started = time.perf_counter()
+            loss = _epoch(network, feeds, wanted, examples, batch, shuffle, bar)
+            network.epoch += 1
+            seconds = time.perf_counter() - started
+            measured = {} if validation is None else evaluate(network, *validation, metrics=metrics, batch=batch)
+            history.append(epoch=network.epoch - first, loss=loss, seconds=seconds, **measured)
+            bar.set_postfix({"loss": f"{loss:.4g}", **{name: f"{value:.3f}" for name, value in measured.items()}})
+            if measured and measured[metrics[0]] > best:
+                best = measured[metrics[0]]
+                best_weights = network.weights if patience is not None else None
+            stop = patience is not None and _stale(history, metrics, patience)
+            stop = any([callback(network, history) for callback in callbacks]) or stop
+            if (network.epoch - first) % checkpoint_every == 0 and network.epoch < last and not stop:
+                save()
     if best_weights is not None:
         network.set_weights(best_weights)
     save()
@@ -120,20 +124,17 @@ def bind(network: Network, inputs: Matrices, targets: Matrices,
 
 
 def _epoch(network: Network, feeds: Mapping[str, Feed], wanted: Mapping[str, Feed], examples: int, batch: int,
-           shuffle: bool, title: str, progress: bool | None) -> float:
+           shuffle: bool, bar: tqdm) -> float:
     """One pass over the examples; returns their mean loss."""
     order = _order(network, examples) if shuffle else np.arange(examples)
     total = 0.0
-    quiet = not sys.stderr.isatty() if progress is None else not progress
-    with tqdm(total=examples, desc=title, unit=" examples", disable=quiet, leave=False) as bar:
-        for start in range(0, examples, batch):
-            rows = order[start:start + batch]
-            loss = network.train_batch(feeds, wanted, rows)
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss} at step {network.step}: try a smaller rate")
-            total += loss * len(rows)
-            bar.update(len(rows))
-            bar.set_postfix(loss=f"{total / (start + len(rows)):.4g}", refresh=False)
+    for start in range(0, examples, batch):
+        rows = order[start:start + batch]
+        loss = network.train_batch(feeds, wanted, rows)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss} at step {network.step}: try a smaller rate")
+        total += loss * len(rows)
+        bar.update(len(rows))
     return total / examples
 
 
@@ -149,6 +150,11 @@ def _stale(history: History, metrics: Sequence[str], patience: int) -> bool:
     return bool(values) and len(values) - 1 - int(np.argmax(values)) >= patience
 
 
+def _timeless(history: History) -> dict[str, list[float]]:
+    """The history without what differs from run to run: same seed, same file."""
+    return {name: values for name, values in history.to_dict().items() if name != "seconds"}
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -162,7 +168,8 @@ def _resume(network: Network, path: str | PathLike[str]) -> tuple[int, History, 
         training = description["training"]
         network.restore(description, arrays)
         best = {title[len("best "):]: array for title, array in arrays.items() if title.startswith("best ")}
-        history = History(training["history"])
+        columns = training["history"]
+        history = History({**columns, "seconds": [math.nan] * len(columns["epoch"])} if columns else {})
         return (training["first"], history, -math.inf if training["best"] is None else training["best"], best or None)
     except (KeyError, ValueError) as error:
         raise ValueError(f"resume: {path} does not fit this network: {error}") from error

@@ -1,0 +1,264 @@
+"""Training as a whole: reproducible, resumable, killable, and clear about what is wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import sparsenet as sn
+from sparsenet.layers import Dense, Input
+
+ITEMS = 37
+
+
+def purchases(users=90, seed=0):
+    """Users of three tastes, so that there is something to learn."""
+    rng = np.random.default_rng(seed)
+    taste = rng.integers(0, 3, users)
+    chance = np.where(np.arange(ITEMS)[None, :] % 3 == taste[:, None], 0.5, 0.05)
+    return sp.csr_array(rng.random((users, ITEMS)) < chance)
+
+
+def network(seed=1, **options):
+    x = Input(ITEMS, sparse=True, denoising=0.2)
+    h = Dense(16, "tanh", dropout=0.3)(x)
+    return sn.Network(x, Dense(ITEMS, "sigmoid")(h), "cross_entropy", seed=seed, device="cpu", **options)
+
+
+def fit(net, epochs=4, **options):
+    x = purchases()
+    arguments = {"optimizer": sn.optimizers.adam(0.01), "batch": 32, **options}
+    return sn.fit(net, x, x, epochs=epochs, **arguments)
+
+
+def held_out():
+    x = purchases(users=30, seed=5)
+    hidden = x.tocoo()
+    pick = np.arange(hidden.nnz) % 4 == 0
+    make = [sp.csr_array((hidden.data[k], (hidden.row[k], hidden.col[k])), shape=x.shape) for k in (~pick, pick)]
+    return tuple(make)
+
+
+def assert_same_bits(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_the_loss_falls_and_recommendations_become_good():
+    net = network()
+    history = fit(net, epochs=25, validation=held_out(), metrics=("ndcg@10", "recall@5"))
+    assert history["loss"][-1] < 0.8 * history["loss"][0]
+    assert history["ndcg@10"][-1] > history["ndcg@10"][0] + 0.1
+    assert history["epoch"] == list(range(1, 26))
+    assert set(history.to_dict()) == {"epoch", "loss", "seconds", "ndcg@10", "recall@5"}
+    assert "25 epochs" in repr(history)
+
+
+@pytest.mark.parametrize("options", [{}, {"validation": held_out(), "patience": 50}], ids=["plain", "with best"])
+def test_same_seed_same_file(tmp_path, options):
+    for name in ("a.nc", "b.nc"):
+        fit(network(), checkpoint=tmp_path / name, **options)
+    assert (tmp_path / "a.nc").read_bytes() == (tmp_path / "b.nc").read_bytes()
+    fit(network(seed=2), checkpoint=tmp_path / "c.nc", **options)
+    assert (tmp_path / "c.nc").read_bytes() != (tmp_path / "a.nc").read_bytes()
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two cores")
+@pytest.mark.parametrize("optimizer", [sn.optimizers.sgd(0.1), sn.optimizers.adam(0.01)], ids=lambda o: o.name)
+def test_same_bits_on_one_thread_and_two(optimizer):
+    weights = []
+    for threads in (1, 2):
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        try:
+            net = network(deterministic=True)
+            fit(net, optimizer=optimizer)
+        finally:
+            numba.set_num_threads(before)
+        weights.append(net.weights)
+    assert_same_bits(*weights)
+
+
+@pytest.mark.parametrize("optimizer", [f() for f in sn.optimizers.OPTIMIZERS.values()], ids=lambda o: o.name)
+@pytest.mark.parametrize("stopped_after", [1, 3])
+def test_resume_gives_the_bits_of_an_uninterrupted_run(tmp_path, optimizer, stopped_after):
+    whole, half, resumed = network(), network(), network()
+    history = fit(whole, epochs=5, optimizer=optimizer)
+
+    def stop(net, history):
+        return len(history["epoch"]) == stopped_after
+
+    fit(half, epochs=5, optimizer=optimizer, checkpoint=tmp_path / "c.nc", callbacks=[stop])
+    again = fit(resumed, epochs=5, optimizer=optimizer, resume=tmp_path / "c.nc")
+    assert_same_bits(whole.weights, resumed.weights)
+    assert again["loss"] == history["loss"]
+    assert resumed.step == whole.step
+
+
+def test_resume_keeps_the_best_weights(tmp_path):
+    options = {"validation": held_out(), "patience": 2, "optimizer": sn.optimizers.sgd(5.0), "epochs": 12}
+    whole, half, resumed = network(), network(), network()
+    history = fit(whole, **options)
+    assert len(history["epoch"]) < 12, "the case must end by patience"
+    best = int(np.argmax(history["ndcg@100"])) + 1
+    fit(half, **options, checkpoint=tmp_path / "c.nc", callbacks=[lambda net, h: len(h["epoch"]) == best + 1])
+    # What an interrupted run leaves is a checkpoint in the midst of training, not the one written at its end.
+    middle = network()
+    saved = []
+
+    def keep(net, h):
+        if len(h["epoch"]) == best + 2:
+            saved.append((tmp_path / "c.nc").read_bytes())
+
+    fit(middle, **options, checkpoint=tmp_path / "c.nc", callbacks=[keep])
+    (tmp_path / "middle.nc").write_bytes(saved[0])
+    again = fit(resumed, **options, resume=tmp_path / "middle.nc")
+    assert_same_bits(whole.weights, resumed.weights)
+    assert again["ndcg@100"] == history["ndcg@100"]
+
+
+def test_training_goes_on_where_it_stood():
+    once, twice = network(), network()
+    fit(once, epochs=6)
+    fit(twice, epochs=2)
+    fit(twice, epochs=4)
+    assert_same_bits(once.weights, twice.weights)
+
+
+KILLED = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import test_training as t
+    print("ready", flush=True)
+    t.fit(t.network(), epochs=2000, checkpoint={path!r})
+"""
+
+
+def test_sigkill_leaves_a_whole_checkpoint(tmp_path):
+    """Killed at any moment, the file is absent, or whole and resumable."""
+    path = tmp_path / "c.nc"
+    script = textwrap.dedent(KILLED.format(tests=os.path.dirname(__file__), path=str(path)))
+    readable = 0
+    for delay in (0.05, 0.31, 0.47, 0.62, 0.83):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        waited = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < waited:
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert process.returncode == -signal.SIGKILL
+        if path.exists():
+            readable += 1
+            restored = sn.Network.load(path, device="cpu")
+            epochs = restored.epoch + 1
+            resumed, whole = network(), network()
+            fit(resumed, epochs=epochs, resume=path)
+            fit(whole, epochs=epochs)
+            assert_same_bits(whole.weights, resumed.weights)
+            path.unlink()
+    assert readable >= 3
+
+
+def test_batches_larger_than_the_data_and_single_examples():
+    large, exact = network(), network()
+    fit(large, batch=10_000)
+    fit(exact, batch=90)
+    assert_same_bits(large.weights, exact.weights)
+    fit(network(), epochs=1, batch=1)
+
+
+def test_rows_without_entries():
+    x = sp.csr_array((20, ITEMS), dtype=bool)
+    net = network()
+    history = sn.fit(net, x, x, optimizer=sn.optimizers.adam(0.01), epochs=2, batch=8)
+    assert np.isfinite(history["loss"]).all()
+    items, scores = sn.recommend(net, x, k=3)
+    assert (items >= 0).all()
+    assert np.isfinite(scores).all()
+
+
+def test_callbacks_see_each_epoch_and_can_stop():
+    seen = []
+    history = fit(network(), epochs=9, callbacks=[lambda net, h: seen.append(net.epoch), lambda net, h: net.epoch == 3])
+    assert seen == [1, 2, 3]
+    assert len(history["epoch"]) == 3
+
+
+def test_progress_bar_only_when_asked_or_in_a_terminal(capsys):
+    fit(network(), epochs=1)
+    assert capsys.readouterr().err == ""
+    fit(network(), epochs=1, progress=True)
+    bar = capsys.readouterr().err
+    assert "loss=" in bar
+    assert "examples/s" in bar
+
+
+def test_history_draws_itself(tmp_path):
+    history = fit(network(), epochs=3, validation=held_out())
+    history.plot(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"epochs": 0}, "epochs: expected a positive integer, got 0"),
+    ({"batch": 1.5}, "batch: expected a positive integer, got 1.5"),
+    ({"patience": 3}, "patience: needs validation"),
+    ({"validation": held_out()[0]}, "validation: expected a pair"),
+    ({"validation": held_out(), "metrics": ("accuracy@3",)}, "ndcg"),
+    ({"validation": held_out(), "metrics": ()}, "metrics: needs at least one name"),
+])
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit(network(), **arguments)
+
+
+def test_a_network_without_loss_is_not_trained():
+    x = Input(ITEMS, sparse=True)
+    with pytest.raises(ValueError, match="without a loss"):
+        fit(sn.Network(x, Dense(3)(x), seed=1))
+
+
+def test_examples_of_inputs_and_targets_must_match():
+    with pytest.raises(ValueError, match="90 and 30 examples"):
+        sn.fit(network(), purchases(), purchases(users=30), optimizer=sn.optimizers.sgd(), epochs=1)
+
+
+def test_a_diverging_loss_is_an_error():
+    x = Input(ITEMS, sparse=True)
+    net = sn.Network(x, Dense(ITEMS)(Dense(8)(x)), "squared_error", seed=1, device="cpu")
+    with pytest.raises(FloatingPointError, match="try a smaller rate"):
+        fit(net, epochs=50, optimizer=sn.optimizers.sgd(1e4))
+
+
+@pytest.mark.parametrize("other", ["seed", "shape", "foreign", "truncated", "missing"])
+def test_resume_refuses_what_does_not_fit(tmp_path, other):
+    path = tmp_path / "c.nc"
+    fit(network(), epochs=1, checkpoint=path)
+    net = network(seed=3 if other == "seed" else 1)
+    if other == "shape":
+        x = Input(ITEMS, sparse=True)
+        net = sn.Network(x, Dense(ITEMS, "sigmoid")(Dense(9, "tanh")(x)), "cross_entropy", seed=1, device="cpu")
+    elif other == "foreign":
+        sn.data.write_netcdf(path, {"input": purchases()})
+    elif other == "truncated":
+        path.write_bytes(path.read_bytes()[:5000])
+    elif other == "missing":
+        path.unlink()
+    with pytest.raises(FileNotFoundError if other == "missing" else ValueError, match=r"c\.nc"):
+        fit(net, resume=path)
+
+
+def test_an_unwritable_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        fit(network(), epochs=1, checkpoint=tmp_path / "nowhere" / "c.nc")
