@@ -28,6 +28,8 @@ class Settings:
 
     hidden: int = 512
     """units of the hidden layer"""
+    activation: str = "tanh"
+    """of the hidden layer"""
     denoising: float = 0.5
     """share of a customer's purchases hidden from the network in training"""
     dropout: float = 0.5
@@ -36,6 +38,8 @@ class Settings:
     """Adam's first step size"""
     decay: float = 0.004
     """the step size is rate / (1 + decay (step - 1))"""
+    l2: float = 0.0
+    """weight decay"""
     epochs: int = 30
     """passes over the training customers, at most"""
     batch: int = 100
@@ -48,14 +52,15 @@ def build(train: sp.csr_array, settings: Settings, *, seed: int, device: str | N
     """A denoising autoencoder: unit-length rows of items in, a probability for each item out."""
     items = train.shape[1]
     bought = Input(items, sparse=True, normalize=True, denoising=settings.denoising, name="bought")
-    taste = Dense(settings.hidden, "tanh", dropout=settings.dropout, name="taste")(bought)
+    taste = Dense(settings.hidden, settings.activation, dropout=settings.dropout, name="taste")(bought)
     wanted = Dense(items, "sigmoid", bias=log_odds(train), name="wanted")(taste)
     return Network(bought, wanted, "cross_entropy", seed=seed, device=device)
 
 
 def train(network: Network, split: Split, settings: Settings, *, progress: bool | None = None) -> History:
     """Train on the split's training customers, watching its validation customers."""
-    return fit(network, split.train, split.train, optimizer=adam(settings.rate, decay=settings.decay),
+    return fit(network, split.train, split.train,
+               optimizer=adam(settings.rate, decay=settings.decay, l2=settings.l2),
                epochs=settings.epochs, batch=settings.batch, patience=settings.patience,
                validation=(split.validation.fold_in, split.validation.hidden), progress=progress)
 
