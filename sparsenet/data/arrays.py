@@ -21,7 +21,7 @@ def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arra
     """
     with create_netcdf(path) as file:
         head = {"format": _FORMAT, "version": __version__, **description}
-        file.setncattr_string("sparsenet", json.dumps(head))
+        file.setncattr_string("sparsenet", json.dumps(head, default=_plain))
         for i, (title, array) in enumerate(arrays.items()):
             axes = [f"array{i}_axis{axis}" for axis in range(array.ndim)]
             for axis, size in zip(axes, array.shape, strict=True):
@@ -29,6 +29,13 @@ def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arra
             variable = file.createVariable(f"array{i}", array.dtype, axes, contiguous=array.ndim > 0)
             variable.setncattr_string("title", title)
             variable[...] = array
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, for JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} cannot be written to a model file")
 
 
 def read_arrays(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -43,6 +50,8 @@ def read_arrays(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np
             description = json.loads(file.getncattr("sparsenet"))
         except ValueError as error:
             raise ValueError(f"{path}: its description is damaged ({error})") from error
+        if not isinstance(description, dict) or not isinstance(description.get("format"), int):
+            raise ValueError(f"{path}: its description is damaged")
         if description["format"] > _FORMAT:
             raise ValueError(f"{path}: written by sparsenet {description['version']}, which this version cannot read")
         return description, {variable.title: np.asarray(variable[...]) for variable in file.variables.values()}
