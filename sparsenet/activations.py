@@ -36,7 +36,7 @@ class Activation:
         object.__setattr__(self, "slope", scalar(self.slope))
         if self.rowwise:
             return
-        value, slope = self.value.py_func, self.slope.py_func
+        value, slope = (compiled.py_func for compiled in (self.value, self.slope))  # type: ignore[attr-defined]
         for z in np.array([-1.7, -0.6, 0.4, 1.3]):
             step = 1e-3
             measured = (float(value(z + step)) - float(value(z - step))) / (2 * step)
@@ -125,7 +125,7 @@ def get(activation: str | Activation) -> Activation:
     """The activation of that name, or the given one. Raises ValueError naming the known ones."""
     if isinstance(activation, Activation):
         return activation
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)} or an Activation, got {activation!r}")
     return ACTIVATIONS[activation]()
 

@@ -2,7 +2,6 @@
 
 import csv
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +136,7 @@ def _table(table: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def _examples(network: Network, test: HeldOut, names: Sequence[str], who: str) -> str:
+def _examples(network: Network, test: HeldOut, names: np.ndarray, who: str) -> str:
     """Three users with about the median number of items: what they chose, and what is recommended."""
     counts = np.diff(test.fold_in.indptr)
     typical = np.argsort(np.abs(counts - np.median(counts)), kind="stable")[:3]

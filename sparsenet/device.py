@@ -320,7 +320,7 @@ def numba_cuda() -> Any:
 
 
 def compile_ptx(kernel: Callable, arguments: tuple, capability: tuple[int, int]) -> str:
-    """The PTX of a CUDA kernel for arguments of the given Numba types; needs no GPU."""
+    """The PTX of a CUDA kernel for arguments like these, NumPy arrays in place of the GPU's; needs no GPU."""
     module = numba_cuda()
     from numba.cuda import dispatcher
 
@@ -329,7 +329,7 @@ def compile_ptx(kernel: Callable, arguments: tuple, capability: tuple[int, int])
     dispatcher.get_current_device = lambda: type("Card", (), {"compute_capability": capability, "id": 0})
     try:
         function = _with_cuda(kernel, module.jit(device=True))
-        ptx, _ = module.compile_ptx(function, arguments, cc=capability)
+        ptx, _ = module.compile_ptx(function, tuple(map(numba.typeof, arguments)), cc=capability)
     finally:
         dispatcher.get_current_device = asked
     return ptx

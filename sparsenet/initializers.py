@@ -4,18 +4,23 @@ The numbers of a weight depend on the seed, the parameter's name and the place i
 every device and for any number of ranks.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from sparsenet.kernels import random
 
 
 @dataclass(frozen=True)
 class Initializer:
-    """weights = scale(inputs, outputs) * x, with x drawn from a distribution of unit scale."""
+    """weights = scale(inputs, outputs) * x, with x drawn from a distribution of unit scale.
+
+    Raises ValueError for a distribution that is not listed and for settings that are no finite numbers.
+    """
 
     name: str
     distribution: str
@@ -23,6 +28,14 @@ class Initializer:
     scale: Callable[[int, int], float]
     """(number of inputs, number of outputs) of the whole matrix -> factor"""
     settings: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if self.distribution not in ("symmetric", "uniform", "normal", "constant"):
+            raise ValueError(f"initializer {self.name!r}: distribution must be symmetric, uniform, normal or constant, "
+                             f"got {self.distribution!r}")
+        for key, value in self.settings.items():
+            if not math.isfinite(value):
+                raise ValueError(f"initializer {self.name!r}: {key} must be a finite number, got {value!r}")
 
     def __call__(self, key: np.uint64, shape: tuple[int, int], first: int = 0, total: int | None = None) -> np.ndarray:
         """Columns first, first + 1, … of a float32 matrix that has `total` columns in all (default: those of shape)."""
@@ -76,8 +89,10 @@ def constant(scale: float = 0.0) -> Initializer:
 def values(value: float | np.ndarray, units: int) -> Initializer:
     """A bias: every unit = value, or unit u = value[u]. Raises ValueError where the length is not that of the units."""
     given = np.asarray(value, np.float32)
-    if given.shape not in ((), (units,)) or not np.isfinite(given).all():
-        raise ValueError(f"bias: expected a finite number, or one for each of {units} units, got shape {given.shape}")
+    if given.shape not in ((), (units,)):
+        raise ValueError(f"bias: expected a number, or one for each of {units} units, got shape {given.shape}")
+    if not np.isfinite(given).all():
+        raise ValueError(f"bias: expected finite numbers, got {given[~np.isfinite(given)][0]}")
     return _Values("values", "constant", lambda i, o: 1.0, {}, np.broadcast_to(given, units))
 
 
@@ -94,7 +109,12 @@ def log_odds(targets: Any) -> np.ndarray:
     begins at the popularity of each item, which saves it several epochs.
 
     targets  (examples, units) scipy sparse or dense
+
+    Raises ValueError where targets are no matrix.
     """
+    targets = targets if sp.issparse(targets) else np.asarray(targets)
+    if targets.ndim != 2 or targets.dtype == object:
+        raise ValueError(f"targets: expected a matrix (examples, units), got {targets.dtype} of shape {targets.shape}")
     counts = np.asarray((targets != 0).sum(axis=0), np.float64).reshape(-1)
     p = (counts + 0.5) / (targets.shape[0] + 1)
     return np.log(p / (1 - p)).astype(np.float32)
@@ -110,7 +130,7 @@ def get(initializer: str | Initializer) -> Initializer:
     """The initializer of that name, or the given one. Raises ValueError naming the known ones."""
     if isinstance(initializer, Initializer):
         return initializer
-    if initializer not in INITIALIZERS:
+    if not isinstance(initializer, str) or initializer not in INITIALIZERS:
         raise ValueError(f"initializer: expected one of {', '.join(INITIALIZERS)} or an Initializer, "
                          f"got {initializer!r}")
     return INITIALIZERS[initializer]()

@@ -7,7 +7,6 @@ compiled code depends on: the byte code of the kernel, of every function it call
 The folder is $SPARSENET_CACHE, else the user's cache folder; an unwritable folder means no cache, never an error.
 """
 
-import functools
 import hashlib
 import os
 import sys
@@ -32,7 +31,7 @@ def folder() -> str:
     return os.environ.get("SPARSENET_CACHE") or user_cache_dir("sparsenet", appauthor=False)
 
 
-def named(function: FunctionType) -> FunctionType:
+def named(function: Any) -> FunctionType:
     """A copy of the function whose qualified name holds its content.
 
     Machine code from different processes meets in this one, and the linker tells functions apart by name: two
@@ -44,8 +43,7 @@ def named(function: FunctionType) -> FunctionType:
         return function
     copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                         function.__closure__)
-    functools.update_wrapper(copy, function)
-    del copy.__wrapped__
+    copy.__module__, copy.__doc__, copy.__kwdefaults__ = function.__module__, function.__doc__, function.__kwdefaults__
     copy.__qualname__ = f"{function.__qualname__}_{suffix}"
     return copy
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ _TINY = np.float32(1e-12)  # DSSTNE's MIN_ERROR: the logarithm of a saturated un
 
 @dataclass(frozen=True)
 class Loss:
-    """Scalar functions of an activation y and its target t. Raises ValueError where slope is not value's derivative."""
+    """Scalar functions of an activation y and its target t. Raises ValueError where a slope is not its value's
+    derivative."""
 
     name: str
     value: Callable
@@ -45,15 +47,25 @@ class Loss:
             function = getattr(self, part)
             if function is not None:
                 object.__setattr__(self, part, scalar(function))
-        value, slope = self.value.py_func, self.slope.py_func
+        self._check("slope", self.value, self.slope, lambda y: 1.0)
+        if self.sigmoid_slope is not None:
+            self._check("sigmoid_slope", self.value, self.sigmoid_slope, lambda y: y * (1 - y))
+        if self.softmax_slope is not None or self.softmax_value is not None:
+            self._check("softmax_slope", self.softmax_value or self.value,
+                        self.softmax_slope or _times_y(self.slope), lambda y: y)
+
+    def _check(self, part: str, value: Any, slope: Any, factor: Callable[[float], float]) -> None:
+        """Compare slope(y, t) with factor(y) d value / dy at a few points."""
+        value, slope, step = value.py_func, slope.py_func, 1e-3
         for y in np.array([0.23, 0.48, 0.77]):
             for t in np.array([0.0, 1.0]):
-                step = 1e-3
-                measured = (float(value(y + step, t)) - float(value(y - step, t))) / (2 * step)
+                low, here, high = (float(value(y + side, t)) for side in (-step, 0, step))
+                # One side is enough: a margin may lie just here.
+                measured = [factor(y) * rise / step for rise in ((high - low) / 2, high - here, here - low)]
                 claimed = float(slope(y, t))
-                if not abs(measured - claimed) <= 2e-3 * (1 + abs(measured)):
-                    raise ValueError(f"loss {self.name!r}: slope({y}, {t}) is {claimed:.6g}, but value rises by "
-                                     f"{measured:.6g} there")
+                if not any(abs(one - claimed) <= 3e-3 * (1 + abs(one)) for one in measured):
+                    raise ValueError(f"loss {self.name!r}: {part}({y}, {t}) is {claimed:.6g}, expected "
+                                     f"{measured[0]:.6g}, as the loss rises there")
 
     def through(self, activation: Activation) -> tuple[Callable, Callable]:
         """(value, delta): the loss of an output with that activation, and its derivative by z (for softmax: y dL/dy).
@@ -171,6 +183,6 @@ def get(loss: str | Loss) -> Loss:
     """The loss of that name, with its defaults, or the given one. Raises ValueError naming the known ones."""
     if isinstance(loss, Loss):
         return loss
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise ValueError(f"loss: expected one of {', '.join(LOSSES)} or a Loss, got {loss!r}")
     return LOSSES[loss]()

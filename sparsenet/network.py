@@ -14,15 +14,13 @@ from sparsenet.data.arrays import read_arrays, write_arrays
 from sparsenet.data.dataset import canonical
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
-from sparsenet.kernels.loss import loss_sum, sparse_loss_sum
-from sparsenet.kernels.update import clear
-from sparsenet.layers.base import Node, Parameter, Signal
-from sparsenet.layers.batch import SparseBatch
+from sparsenet.layers.base import Node, Parameter
 from sparsenet.layers.feed import Feed
-from sparsenet.layers.graph import describe, find, name_nodes, ordered, rebuild
+from sparsenet.layers.graph import copied, describe, find, name_nodes, ordered, rebuild
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
 from sparsenet.optimizers import Optimizer
+from sparsenet.passes import Passes
 from sparsenet.seeds import stream_key
 
 Nodes = Node | Sequence[Node] | Mapping[str, Node]
@@ -57,6 +55,9 @@ class Network:
         self.nodes = ordered(list(given_outputs.values()), list(given_inputs.values()))
         name_nodes(self.nodes)
         self.inputs, self.outputs = _named(given_inputs), _named(given_outputs)
+        for name, node in self.outputs.items():
+            if isinstance(node.layer, InputLayer):
+                raise ValueError(f"output {name!r}: is an Input; expected the result of another layer")
         self.losses = self._match_losses(loss)
         self.parameters = self._collect_parameters()
         self.step = 0
@@ -66,11 +67,7 @@ class Network:
         self.optimizer: Optimizer | None = None
         self.trained_with: dict[str, Any] | None = None
         """Description of the optimizer whose state the parameters hold"""
-        self._place = {node: i for i, node in enumerate(self.nodes)}
-        self._consumed = {source for node in self.nodes for source in node.inputs}
-        self._room: list[Signal] = []
-        self._views: dict[int, list[Signal]] = {}
-        self._batch = 0
+        self.passes = Passes(self.nodes, self.inputs, self.outputs, self.losses, self.device, self.dtype)
 
     # ---- declaration
 
@@ -81,8 +78,8 @@ class Network:
             self.outputs, loss)
         found = {name: losses.get(one) for name, one in given.items()}
         for name, node in self.outputs.items():
-            if isinstance(node.layer, InputLayer) or getattr(node.layer, "dropout", 0):
-                raise ValueError(f"output {name!r}: an input layer, or a layer with dropout, cannot have a loss")
+            if getattr(node.layer, "dropout", 0):
+                raise ValueError(f"output {name!r}: a layer with dropout cannot have a loss")
             found[name].through(node.layer.activation)  # type: ignore[attr-defined]
         return found
 
@@ -121,21 +118,30 @@ class Network:
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace parameters by name. Raises ValueError for an unknown name, another shape, NaN or infinity."""
+        checked = []
         for name, array in weights.items():
             if name not in self.parameters:
                 raise ValueError(f"weights: no parameter {name!r}; there are {', '.join(self.parameters)}")
             target = self.parameters[name].value
-            array = np.asarray(array, self.dtype)
+            with np.errstate(over="ignore"):  # what does not fit into float32 is infinite, and refused
+                array = np.asarray(array).astype(self.dtype)
             if array.size != np.prod(target.shape) or array.shape not in (target.shape, target.shape[1:]):
                 raise ValueError(f"weights: {name!r} has shape {array.shape}, expected {tuple(target.shape)}")
             if not np.isfinite(array).all():
                 raise ValueError(f"weights: {name!r} holds NaN or infinity")
-            self.device.write(target, array.reshape(target.shape))
+            checked.append((target, array.reshape(target.shape)))
+        for target, array in checked:
+            self.device.write(target, array)
 
     # ---- data
 
     def feeds(self, matrices: Matrices, nodes: dict[str, Node], what: str, batch: int) -> dict[str, Feed]:
-        """Room for batches of checked matrices. Raises ValueError where a matrix does not fit its node."""
+        """Room for batches of checked matrices.
+
+        Raises ValueError where a matrix does not fit its node, or batch is no positive integer.
+        """
+        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
+            raise ValueError(f"batch: expected a positive integer, got {batch!r}")
         found: dict[str, Feed] = {}
         examples: dict[str, int] = {}
         for name, value in self.by_name(matrices, nodes, what).items():
@@ -157,80 +163,18 @@ class Network:
                              + ", ".join(f"{name} has {n}" for name, n in examples.items()))
         return found
 
-    # ---- passes
-
-    def allocate(self, batch: int, training: bool) -> None:
-        """Make the buffers for batches of up to `batch` examples."""
-        if batch <= self._batch and (not training or self._room[-1].delta is not None):
-            return
-        batch = max(batch, self._batch)
-        zeros, self._views, self._batch = self.device.zeros, {}, batch
-        self._room = []
-        for node in self.nodes:
-            if isinstance(node.layer, InputLayer):
-                self._room.append(Signal(None))
-                continue
-            first, stop = node.layer.comm.bounds(node.units)
-            shape = (batch, stop - first)
-            self._room.append(Signal(zeros(shape, self.dtype), zeros(shape, self.dtype) if training else None,
-                                     zeros(batch, self.dtype), zeros(batch, self.dtype)))
-        self._losses = zeros(batch, np.float64)
-
-    def _signals(self, batch: int) -> list[Signal]:
-        if batch not in self._views:
-            self._views[batch] = [Signal(*(None if a is None else a[:batch] for a in
-                                           (s.y, s.delta, s.row_largest, s.row_total))) for s in self._room]
-        return self._views[batch]
-
-    def forward(self, inputs: Mapping[str, Any], batch: int, training: bool = False) -> dict[str, Any]:
-        """Run all layers on a loaded batch; returns the outputs' arrays on the device, valid until the next call."""
-        signals = self._signals(batch)
-        for name, node in self.inputs.items():
-            signals[self._place[node]].y = inputs[name]
-        for node, signal in zip(self.nodes, signals, strict=True):
-            signal.key = stream_key(self.seed, node.name, self.step) if training else None
-            node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
-        return {name: signals[self._place[node]].y for name, node in self.outputs.items()}
-
-    def loss(self, targets: Mapping[str, Any], batch: int) -> float:
-        """Mean over the batch of the sum over outputs and units, of the last forward pass."""
-        total = 0.0
-        for name, node in self.outputs.items():
-            value, _ = self.losses[name].through(node.layer.activation)  # type: ignore[attr-defined]
-            y, t, out = self._signals(batch)[self._place[node]].y, targets[name], self._losses[:batch]
-            if isinstance(t, SparseBatch):
-                sparse_loss_sum(value, y, t.indptr, t.indices, t.data, out)
-            else:
-                loss_sum(value, y, t, out)
-            total += float(self.device.fetch(out).sum())
-        return total / batch
-
-    def backward(self, targets: Mapping[str, Any], batch: int) -> None:
-        """Add the gradient of the loss of the last forward pass to the parameters' gradients."""
-        signals = self._signals(batch)
-        names = {node: name for name, node in self.outputs.items()}
-        for node in self._consumed:
-            if signals[self._place[node]].delta is not None:
-                clear(signals[self._place[node]].delta)
-        for node in reversed(self.nodes):
-            if isinstance(node.layer, InputLayer):
-                continue
-            signal = signals[self._place[node]]
-            if node in names:
-                name = names[node]
-                node.layer.output_delta(signal, self.losses[name], targets[name], 1 / batch, node in self._consumed)
-            else:
-                node.layer.delta(signal)
-            node.layer.backward([signals[self._place[source]] for source in node.inputs], signal)
+    # ---- training and prediction
 
     def prepare(self, optimizer: Optimizer, keep_gradients: bool = False) -> None:
         """Allocate gradients and optimizer state. The state of the same optimizer is kept, another begins anew.
 
         keep_gradients: also as arrays for weights of sparse inputs, whose update otherwise sums them on the way.
+
+        Raises TypeError for what is no Optimizer.
         """
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer: expected an Optimizer, as optimizers.adam() makes one, got {optimizer!r}")
         if self.trained_with != optimizers.describe(optimizer):
-            for parameter in self.parameters.values():
-                parameter.slots = None
             self.trained_with, self.step = optimizers.describe(optimizer), 0
         self.optimizer = optimizer
         uses = Counter(parameter for node in self.nodes for parameter in node.layer.parameters.values())
@@ -246,9 +190,9 @@ class Network:
         self.step += 1
         loaded = {feed: feed.load(rows) for feed in {*inputs.values(), *targets.values()}}
         wanted = {name: loaded[feed] for name, feed in targets.items()}
-        self.forward({name: loaded[feed] for name, feed in inputs.items()}, len(rows), training=True)
-        loss = self.loss(wanted, len(rows))
-        self.backward(wanted, len(rows))
+        self.passes.forward({name: loaded[feed] for name, feed in inputs.items()}, len(rows), (self.seed, self.step))
+        loss = self.passes.loss(wanted, len(rows))
+        self.passes.backward(wanted, len(rows))
         for parameter in self.parameters.values():
             parameter.update(self.optimizer, self.step)
         return loss
@@ -258,10 +202,10 @@ class Network:
         feeds = self.feeds(inputs, self.inputs, "inputs", batch)
         examples = next(iter(feeds.values())).matrix.shape[0]
         batch = min(batch, examples)
-        self.allocate(batch, training=False)
+        self.passes.allocate(batch, training=False)
         for start in range(0, examples, batch):
             rows = np.arange(start, min(start + batch, examples))
-            yield rows, self.forward({name: feed.load(rows) for name, feed in feeds.items()}, len(rows))
+            yield rows, self.passes.forward({name: feed.load(rows) for name, feed in feeds.items()}, len(rows))
 
     def predict(self, inputs: Matrices, batch: int = 256) -> Any:
         """Outputs as NumPy arrays (examples, units): one, or a dict by name where the network has several.
@@ -277,13 +221,15 @@ class Network:
 
     def summary(self) -> str:
         """A table of the layers."""
-        lines = [f"{'node':<16}{'reads':<24}{'units':>10}{'parameters':>14}  activation"]
+        first = max(16, *(len(node.name) + 2 for node in self.nodes))
+        second = max(24, *(len(", ".join(i.name for i in node.inputs)) + 2 for node in self.nodes))
+        lines = [f"{'node':<{first}}{'reads':<{second}}{'units':>10}{'parameters':>14}  activation"]
         for node in self.nodes:
             count = sum(p.inputs * p.units for p in node.layer.parameters.values())
             activation = getattr(node.layer, "activation", None)
             kind = activation.name if activation else "sparse" if node.sparse else "dense"
-            lines.append(f"{node.name:<16}{', '.join(i.name for i in node.inputs):<24}{node.units:>10,}{count:>14,}"
-                         f"  {kind}")
+            reads = ", ".join(i.name for i in node.inputs)
+            lines.append(f"{node.name:<{first}}{reads:<{second}}{node.units:>10,}{count:>14,}  {kind}")
         total = sum(p.inputs * p.units for p in self.parameters.values())
         lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}")
         return "\n".join(lines)
@@ -322,22 +268,21 @@ class Network:
             nodes = rebuild(description, own or {})
             found = {name: find(entry, losses.LOSSES, own or {}, "loss")
                      for name, entry in description["losses"].items()}
-            ends = ({name: nodes[i] for name, i in description[end].items()} for end in ("inputs", "outputs"))
-            network = cls(*ends, found or None, seed=description["seed"], device=device, dtype=description["dtype"],
+            inputs, outputs = ({name: nodes[i] for name, i in description[end].items()} for end in ("inputs", "outputs"))
+            network = cls(inputs, outputs, found or None, seed=description["seed"], device=device, dtype=description["dtype"],
                           deterministic=description["deterministic"])
             network.restore(description, arrays)
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         return network
 
-    def copy(self, *, dtype: str | None = None, device: str | None = None,
-             own: Mapping[str, Activation | Loss] | None = None) -> "Network":
+    def copy(self, *, dtype: str | None = None, device: str | None = None) -> "Network":
         """The same network with its own weights, on another device or of another dtype; optimizer state is left."""
-        nodes = rebuild(describe(self.nodes), own or {})
-        ends = ({name: nodes[self.nodes.index(node)] for name, node in end.items()} for end in (self.inputs, self.outputs))
-        twin = Network(*ends, self.losses or None, seed=self.seed, device=device or self.device.name,
+        twins = copied(self.nodes)
+        inputs, outputs = ({name: twins[node] for name, node in end.items()} for end in (self.inputs, self.outputs))
+        twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device.name,
                        dtype=dtype or str(self.dtype), deterministic=self.deterministic)
         twin.set_weights(self.weights)
         twin.step, twin.epoch = self.step, self.epoch
@@ -351,16 +296,18 @@ class Network:
             if slots is not None and slots.shape[1:] != parameter.value.shape:
                 raise ValueError(f"optimizer state of {name!r} has shape {slots.shape[1:]}")
             parameter.slots = None if slots is None else self.device.put(slots.astype(self.dtype))
+            parameter.trained_with = description["trained_with"]
         self.step, self.epoch = int(description["step"]), int(description["epoch"])
         self.trained_with = description["trained_with"]
 
 
 def _listed(nodes: Nodes, what: str) -> dict[str | int, Node]:
     """Nodes by their given names, or by number."""
+    found: dict[str | int, Any] = {}
     if isinstance(nodes, Mapping):
-        found: dict[str | int, Node] = dict(nodes)
+        found.update(nodes)
     else:
-        found = dict(enumerate([nodes] if isinstance(nodes, Node) else nodes))
+        found.update(enumerate(nodes if isinstance(nodes, list | tuple) else [nodes]))
     if not found or not all(isinstance(node, Node) for node in found.values()):
         raise TypeError(f"{what}: expected a layer's result, a list or a dict of them, got {nodes!r}")
     if len(set(found.values())) < len(found):

@@ -7,6 +7,7 @@ m and v the state. Your own is an `Optimizer` with your own rule.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
@@ -55,8 +56,10 @@ class Optimizer:
 def _make(name: str, rule: Callable, slots: int, numbers: Callable[[float, int], tuple[float, ...]], rate: Rate,
           decay: float, l2: float, l1: float, lazy: bool, still: bool = False, **settings: float) -> Optimizer:
     for key, value in {"decay": decay, **settings, **({} if callable(rate) else {"rate": rate})}.items():
-        if not (value >= 0 and math.isfinite(value)):
+        if isinstance(value, bool) or not isinstance(value, Real) or not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}: {key} must be a finite number >= 0, got {value!r}")
+        if key in ("mu", "mu1") and value >= 1:
+            raise ValueError(f"{name}: {key} must be below 1, got {value!r}")
 
     def scalars(step: int) -> tuple[float, ...]:
         alpha = rate(step) if callable(rate) else rate
@@ -159,8 +162,6 @@ def adam(rate: Rate = 0.001, mu: float = 0.9, mu1: float = 0.999, epsilon: float
     """m = mu m + (1 - mu) g; v = mu1 v + (1 - mu1) g^2; w -= rate m^ / (sqrt v^ + epsilon), with
     m^ = m / (1 - mu^step), v^ = v / (1 - mu1^step) (Kingma and Ba 2015). Weight decay is part of g.
     """
-    if not (mu < 1 and mu1 < 1):
-        raise ValueError(f"adam: mu and mu1 must be below 1, got {mu}, {mu1}")
     return _make("adam", _adam, 2, lambda a, t: (a / (1 - mu**t), mu, mu1, 1 / math.sqrt(1 - mu1**t), epsilon),
                  rate, decay, l2, l1, lazy, mu=mu, mu1=mu1, epsilon=epsilon)
 

@@ -34,8 +34,7 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
 
     Raises ValueError for arguments that do not fit the network.
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ValueError(f"k: expected a positive integer, got {k!r}")
+    _check_k(k)
     name = _output(network, output)
     units = network.outputs[name].units
     feeds = network.feeds(inputs, network.inputs, "inputs", batch)
@@ -43,14 +42,14 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
     batch = min(batch, examples)
     hidden = _excluded(network, feeds, exclude_seen, exclude_items, units, examples, batch)
     device = network.device
-    network.allocate(batch, training=False)
+    network.passes.allocate(batch, training=False)
     items, scores = np.empty((examples, k), np.int64), np.empty((examples, k), np.float32)
-    rooms = device.zeros((batch, k), np.int32), device.zeros((batch, k)), device.zeros((batch, k), np.int32)
+    rooms = [device.zeros((batch, k), dtype) for dtype in (np.int32, network.dtype, np.int32)]
     quiet = examples <= 20 * batch or not sys.stderr.isatty() if progress is None else not progress
     with tqdm(total=examples, desc="recommend", unit=" examples", disable=quiet, leave=False) as bar:
         for start in range(0, examples, batch):
             rows = np.arange(start, min(start + batch, examples))
-            y = network.forward({key: feed.load(rows) for key, feed in feeds.items()}, len(rows))[name]
+            y = network.passes.forward({key: feed.load(rows) for key, feed in feeds.items()}, len(rows))[name]
             for feed in hidden:
                 seen = feed.load(rows)
                 exclude(seen.indptr, seen.indices, y)
@@ -59,6 +58,11 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
             items[rows], scores[rows] = device.fetch(found), device.fetch(values)
             bar.update(len(rows))
     return items, scores
+
+
+def _check_k(k: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise ValueError(f"k: expected a positive integer, got {k!r}")
 
 
 def _output(network: Network, output: str | None) -> str:
@@ -98,8 +102,14 @@ def evaluate(network: Network, fold_in: Matrices, hidden: Any, *, metrics: Seque
 
     Users without hidden items do not count. Raises ValueError where shapes or names do not fit.
     """
+    if not metrics:
+        raise ValueError("metrics: needs at least one name, such as 'ndcg@100'")
     k = max(parse(name)[1] for name in metrics)
     relevant = canonical(hidden, "hidden")
+    units = network.outputs[_output(network, output)].units
+    if not sp.issparse(relevant) or relevant.shape[1] != units:
+        raise ValueError(f"hidden: expected a sparse matrix with {units} columns, as the output has, "
+                         f"got {type(hidden).__name__} of shape {relevant.shape}")
     items, _ = recommend(network, fold_in, k, output=output, batch=batch)
     return evaluate_lists(items, relevant, metrics)
 
@@ -110,12 +120,18 @@ def popularity(interactions: Any, fold_in: Any, k: int = 100) -> np.ndarray:
     interactions  (users, items) scipy sparse: what is counted
     fold_in       (users, items) scipy sparse
     returns       (users, k) int64; -1 where nothing is left
+
+    Raises ValueError where k is no positive integer, fold_in is dense or the widths differ.
     """
-    counts = np.asarray((canonical(interactions, "interactions") != 0).sum(axis=0)).reshape(-1)
+    _check_k(k)
+    counted = canonical(interactions, "interactions")
+    counts = np.count_nonzero(counted, axis=0) if isinstance(counted, np.ndarray) else np.bincount(
+        counted.indices, minlength=counted.shape[1])
     order = np.argsort(-counts, kind="stable")
     seen = canonical(fold_in, "fold_in")
-    if seen.shape[1] != len(counts):
-        raise ValueError(f"fold_in: has {seen.shape[1]} columns, but interactions has {len(counts)}")
+    if not sp.issparse(seen) or seen.shape[1] != len(counts):
+        raise ValueError(f"fold_in: expected a sparse matrix with {len(counts)} columns, as interactions has, "
+                         f"got {type(fold_in).__name__} of shape {seen.shape}")
     items = np.full((seen.shape[0], k), -1, np.int64)
     for user in range(seen.shape[0]):
         chosen = seen.indices[seen.indptr[user]:seen.indptr[user + 1]]

@@ -53,7 +53,7 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     feeds, wanted = bind(network, inputs, targets, batch)
     examples = next(iter(feeds.values())).matrix.shape[0]
     batch = min(batch, examples)
-    network.allocate(batch, training=True)
+    network.passes.allocate(batch, training=True)
     history, best, best_weights = History(), -math.inf, None
     first = network.epoch
     if resume is not None:
@@ -83,7 +83,8 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
                 best = measured[metrics[0]]
                 best_weights = network.weights if patience is not None else None
             stop = patience is not None and _stale(history, metrics, patience)
-            stop = any([callback(network, history) for callback in callbacks]) or stop
+            for callback in callbacks:
+                stop = bool(callback(network, history)) or stop
             if (network.epoch - first) % checkpoint_every == 0 and network.epoch < last and not stop:
                 save()
     if best_weights is not None:

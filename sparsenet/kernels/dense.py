@@ -47,7 +47,7 @@ def _check_for_blas(**arrays: Array) -> None:
     dtype = arrays["a"].dtype
     for name, array in arrays.items():
         if not array.flags.c_contiguous:
-            raise ValueError(f"{name}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}")
+            raise ValueError(f"{name}: expected a C-contiguous array, got shape {array.shape}, strides {array.strides}")
         if array.dtype != dtype:
             raise ValueError(f"{name}: dtype is {array.dtype}, but a says {dtype}")
 

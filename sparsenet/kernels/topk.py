@@ -8,8 +8,9 @@ from numba import prange
 from sparsenet.device import Array, cuda, device_of, launch, launch_pair, scalar
 from sparsenet.shapes import check
 
-_WORST = np.float32(-np.inf)
+_WORST, _ZERO = np.float32(-np.inf), np.float32(0)
 _NO_ITEM = np.int32(-1)
+_ZERO_KEY = np.int32(0)
 _WORST_KEY = np.int32(np.array(_WORST).view(np.int32) ^ 0x7FFFFFFF)
 
 
@@ -82,9 +83,11 @@ def _sift_down(items, values, length, item, value):
 
 @scalar
 def _key(score, bits):
-    """An int32 that sorts as the score does; NaN as -inf."""
+    """An int32 that sorts as the score does; NaN as -inf, -0 as 0."""
     if score != score:
         return _WORST_KEY
+    if score == _ZERO:
+        return _ZERO_KEY
     return np.int32(bits ^ 0x7FFFFFFF) if bits < 0 else np.int32(bits)
 
 

@@ -12,7 +12,7 @@ from sparsenet.initializers import Initializer
 from sparsenet.kernels.sparse import sparse_update
 from sparsenet.kernels.update import update
 from sparsenet.losses import Loss
-from sparsenet.optimizers import Optimizer
+from sparsenet.optimizers import Optimizer, describe
 from sparsenet.parallel import Solo
 from sparsenet.seeds import stream_key
 
@@ -46,6 +46,8 @@ class Parameter:
         self.gradient: Array = None
         """Sum of what backward passes added; None for a weight whose update sums it itself"""
         self.slots: Array = None
+        self.trained_with: dict[str, Any] | None = None
+        """Description of the optimizer whose state the slots hold: networks that share a layer may train it in turn"""
         self.source: tuple[Any, Array] | None = None
         """(SparseBatch, delta) of the last backward pass, where there is no gradient array"""
         self._scratch: Array = None
@@ -57,14 +59,14 @@ class Parameter:
         self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
 
     def prepare(self, device: Device, optimizer: Optimizer, fused: bool) -> None:
-        """Allocate what training with an optimizer needs; a state of the right kind is kept."""
+        """Allocate what training with an optimizer needs; the same optimizer's state is kept."""
         shape, dtype = self.value.shape, self.value.dtype
-        if self.slots is None or self.slots.shape[0] != optimizer.slots:
-            self.slots = device.zeros((optimizer.slots, *shape), dtype)
+        if self.slots is None or self.trained_with != describe(optimizer):
+            self.slots, self.trained_with = device.zeros((optimizer.slots, *shape), dtype), describe(optimizer)
         if fused:
             self.gradient = None
             self._scratch = device.zeros((_CHUNKS, shape[1]), dtype)
-        elif self.gradient is None:
+        else:  # anew: a step that was interrupted between backward pass and update leaves its gradient behind
             self.gradient = device.zeros(shape, dtype)
 
     def update(self, optimizer: Optimizer, step: int) -> None:
@@ -72,10 +74,11 @@ class Parameter:
         scalars = optimizer.scalars(step)
         l2, l1 = (optimizer.l2, optimizer.l1) if self.decays else (0.0, 0.0)
         if self.gradient is None:
+            assert self.source is not None
             batch, delta = self.source
-            by_feature = batch.by_feature(every=optimizer.visits_every_row)
-            sparse_update(optimizer.rule, *by_feature, batch.values, delta, self.value, self.slots, l2, l1, scalars,
-                          self._scratch)
+            features, indptr, examples, positions = batch.by_feature(every=optimizer.visits_every_row)
+            sparse_update(optimizer.rule, features, indptr, examples, positions, batch.values, delta, self.value,
+                          self.slots, l2, l1, scalars, self._scratch)
         else:
             size = self.value.shape[0] * self.value.shape[1]
             update(optimizer.rule, self.value.reshape(size), self.gradient.reshape(size),

@@ -23,7 +23,7 @@ class SparseBatch:
         """Room for `batch` examples with `nonzeros` entries in all."""
         self.device, self.features, self.boolean = device, features, boolean
         self.batch_size, self.capacity = batch, nonzeros
-        self._host = {
+        self._host: dict[str, Any] = {
             "indptr": np.zeros(batch + 1, np.int64),
             "indices": np.zeros(nonzeros, np.int32),
             "data": np.zeros(0 if boolean else nonzeros, dtype),
@@ -31,7 +31,7 @@ class SparseBatch:
         self._rooms = self._host if device.name == "cpu" else {k: device.put(v) for k, v in self._host.items()}
         self._dtype = dtype
         self._noise: Array = None
-        self._turned_host: dict[str, np.ndarray] = {}
+        self._turned_host: dict[str, Any] = {}
         self._turned_rooms: dict[str, Array] = {}
         self._turned: tuple[bool, tuple[Array, ...]] | None = None
         self.indptr: Array = None
@@ -58,9 +58,9 @@ class SparseBatch:
         return _filled(self.device, self._host[name], self._rooms[name], length)
 
     def add_noise(self, drop: float, key: np.uint64 | None) -> None:
-        """Set `values`: the data with a part `drop` of the entries zeroed, the others scaled up."""
+        """Set `values`: the data with a part `drop` of the entries zeroed, the others scaled up; no key, no noise."""
         self.values = self.data
-        if drop:
+        if drop and key is not None:
             if self._noise is None:
                 self._noise = self.device.zeros(self.capacity, self._dtype)
             self.values = self._noise[:self.indices.shape[0]]

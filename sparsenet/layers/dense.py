@@ -30,14 +30,14 @@ class Dense(Layer):
     bias         initial value of every bias, or of each; initializers.log_odds gives good ones for a wide output
     name         default: given by the network
 
-    W_i is (inputs, units) float32, split over ranks by columns.
+    W_i is (inputs, units) float32, split over ranks by columns. Raises ValueError for values out of range.
     """
 
     def __init__(self, units: int, activation: str | Activation = "linear", *, dropout: float = 0.0,
                  initializer: str | Initializer = "xavier", bias: float | np.ndarray = 0.0,
                  name: str | None = None) -> None:
-        if units < 1:
-            raise ValueError(f"Dense: units must be at least 1, got {units}")
+        if isinstance(units, bool) or not isinstance(units, int | np.integer) or units < 1:
+            raise ValueError(f"Dense: units must be an integer of at least 1, got {units!r}")
         if not 0 <= dropout < 1:
             raise ValueError(f"Dense: dropout must be in [0, 1), got {dropout}")
         self.units, self.activation, self.dropout = units, activations.get(activation), dropout

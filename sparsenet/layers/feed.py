@@ -19,7 +19,7 @@ class Feed:
     def __init__(self, matrix: Any, device: Device, dtype: Any, batch: int, *, length_one: bool = False,
                  sum_one: bool = False) -> None:
         self._source = matrix, length_one, sum_one
-        self.matrix = _scaled(matrix, dtype, length_one, sum_one)
+        self.matrix: Any = _scaled(matrix, dtype, length_one, sum_one)
         self.sparse = sp.issparse(self.matrix)
         self.device = device
         self._room: Any
@@ -45,10 +45,13 @@ class Feed:
 
 
 def _scaled(matrix: Any, dtype: Any, length_one: bool, sum_one: bool) -> Any:
+    sparse = bool(sp.issparse(matrix))
     if not (length_one or sum_one):
+        if not sparse:
+            return matrix.astype(dtype, copy=False)
         return matrix if matrix.dtype == bool else _with_values(matrix, matrix.data, dtype)
-    values = matrix.data.astype(np.float64) if sp.issparse(matrix) else matrix.astype(np.float64)
-    if not sp.issparse(matrix):
+    values = (matrix.data if sparse else matrix).astype(np.float64)
+    if not sparse:
         size = np.sqrt((values**2).sum(1)) if length_one else np.count_nonzero(values, axis=1)
         return (values / np.maximum(size, np.finfo(float).tiny)[:, None]).astype(dtype)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -57,8 +60,6 @@ def _scaled(matrix: Any, dtype: Any, length_one: bool, sum_one: bool) -> Any:
 
 
 def _with_values(matrix: Any, values: np.ndarray, dtype: Any) -> Any:
-    if not sp.issparse(matrix):
-        return matrix.astype(dtype, copy=False)
     result = sp.csr_array(matrix.shape, dtype=dtype)
     result.data, result.indices, result.indptr = values.astype(dtype, copy=False), matrix.indices, matrix.indptr
     return result

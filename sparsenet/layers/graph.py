@@ -43,7 +43,7 @@ def ordered(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
 def name_nodes(nodes: Sequence[Node]) -> None:
     """Name layers that have no name by kind and place (input1, dense1, dense2), and nodes by their layers.
 
-    Raises ValueError where two layers have one name.
+    Raises ValueError where two layers, or two nodes, have one name.
     """
     layers = list(dict.fromkeys(node.layer for node in nodes))
     taken = Counter(layer.name for layer in layers if layer.name)
@@ -60,6 +60,9 @@ def name_nodes(nodes: Sequence[Node]) -> None:
         uses[node.layer.name] += 1
         count = uses[node.layer.name]
         node.name = str(node.layer.name) if count == 1 else f"{node.layer.name}.{count}"
+    name, count = Counter(node.name for node in nodes).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"name: a layer is called {name!r}, as is the repeated use of another")
 
 
 def _kind(layer: Layer) -> str:
@@ -108,6 +111,15 @@ def rebuild(description: Mapping[str, Any], own: Mapping[str, Any]) -> list[Node
     for entry in description["nodes"]:
         nodes.append(layers[entry["layer"]](*(nodes[i] for i in entry["inputs"])))
     return nodes
+
+
+def copied(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """For each node, in order, the same node of new layers that have their own parameters."""
+    layers = {layer: type(layer)(**layer.settings()) for layer in dict.fromkeys(node.layer for node in nodes)}
+    twins: dict[Node, Node] = {}
+    for node in nodes:
+        twins[node] = layers[node.layer](*(twins[source] for source in node.inputs))
+    return twins
 
 
 def find(entry: Mapping[str, Any], known: Mapping[str, Any], own: Mapping[str, Any], what: str) -> Any:

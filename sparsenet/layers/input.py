@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from sparsenet.layers.base import Layer, Node, Signal
 from sparsenet.losses import Loss
 
@@ -27,8 +29,8 @@ class InputLayer(Layer):
 
     def __init__(self, features: int, sparse: bool = False, normalize: bool = False, denoising: float = 0.0,
                  name: str | None = None) -> None:
-        if features < 1:
-            raise ValueError(f"Input: features must be at least 1, got {features}")
+        if isinstance(features, bool) or not isinstance(features, int | np.integer) or features < 1:
+            raise ValueError(f"Input: features must be an integer of at least 1, got {features!r}")
         if not 0 <= denoising < 1:
             raise ValueError(f"Input: denoising must be in [0, 1), got {denoising}")
         if denoising and not sparse:
@@ -50,7 +52,7 @@ class InputLayer(Layer):
 
     def forward(self, inputs: Sequence[Signal], out: Signal) -> None:
         if self.sparse:
-            out.y.add_noise(self.denoising if out.key is not None else 0.0, out.key)
+            out.y.add_noise(self.denoising, out.key)
 
     def delta(self, out: Signal) -> None:
         raise TypeError("an input has no delta")

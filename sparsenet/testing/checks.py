@@ -1,5 +1,6 @@
 """The one place of tolerances: how far a result of rounded arithmetic may lie from the exact one."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -57,3 +58,32 @@ def _on_host(value: Any) -> np.ndarray:
     if isinstance(value, int | float | list | tuple | np.generic | np.ndarray):
         return np.asarray(value)
     return device_of(value).fetch(value)
+
+
+TRAINED_ALIKE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}  # shares of the largest parameter
+ADAPTIVE = 10  # times that where steps are divided by the size of the gradient: rounding of small ones is magnified
+
+
+def assert_trained_alike(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], *, adaptive: bool,
+                         dtype: Any = np.float32) -> float:
+    """Assert that two runs of a few dozen steps ended with the same parameters; returns the largest difference.
+
+    actual    parameters by name, trained in dtype
+    expected  the same, trained in float64
+    adaptive  whether the optimizer divides by the size of the gradient (adagrad, rmsprop, adadelta, adam)
+
+    Differences are shares of the largest |expected| of the whole network. Raises AssertionError naming the parameter.
+    """
+    if actual.keys() != expected.keys():
+        raise AssertionError(f"expected parameters {', '.join(expected)}, got {', '.join(actual)}")
+    largest = max(float(np.abs(array).max()) for array in expected.values())
+    allowed = TRAINED_ALIKE[np.dtype(dtype)] * (ADAPTIVE if adaptive else 1)
+    worst = 0.0
+    for name, array in expected.items():
+        if actual[name].shape != array.shape:
+            raise AssertionError(f"{name}: expected shape {array.shape}, got {actual[name].shape}")
+        share = float(np.abs(actual[name].astype(np.float64) - array).max()) / largest
+        if not share <= allowed:
+            raise AssertionError(f"{name}: differs by {share:.3g} of the largest parameter, allowed {allowed:.3g}")
+        worst = max(worst, share)
+    return worst

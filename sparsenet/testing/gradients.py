@@ -1,7 +1,5 @@
 """Gradients compared with finite differences."""
 
-from typing import Any
-
 import numpy as np
 
 from sparsenet.network import Matrices, Network
@@ -10,8 +8,7 @@ from sparsenet.training import bind
 
 
 def check_gradients(network: Network, inputs: Matrices, targets: Matrices, *, training: bool = False,
-                    step: float = 1e-5, sample: int | None = 200, tolerance: float = 1e-6,
-                    own: Any = None) -> dict[str, float]:
+                    step: float = 1e-5, sample: int | None = 200, tolerance: float = 1e-6) -> dict[str, float]:
     """Largest error of each parameter's gradient against central differences in float64, by parameter name.
 
     The error of an element is |analytic - measured| / max(1, |analytic|), where
@@ -25,20 +22,20 @@ def check_gradients(network: Network, inputs: Matrices, targets: Matrices, *, tr
 
     A loss with a margin or an activation with a kink may be measured across it: choose other weights then.
     """
-    copy = network.copy(dtype="float64", device="cpu", own=own)
+    copy = network.copy(dtype="float64", device="cpu")
     feeds, wanted = bind(copy, inputs, targets, batch=2**31)
     rows = np.arange(next(iter(feeds.values())).matrix.shape[0])
-    copy.allocate(len(rows), training=True)
+    copy.passes.allocate(len(rows), training=True)
     copy.prepare(sgd(), keep_gradients=True)
     loaded = {name: feed.load(rows) for name, feed in feeds.items()}
     aims = {name: feed.load(rows) for name, feed in wanted.items()}
 
     def loss() -> float:
-        copy.forward(loaded, len(rows), training)
-        return copy.loss(aims, len(rows))
+        copy.passes.forward(loaded, len(rows), (copy.seed, copy.step) if training else None)
+        return copy.passes.loss(aims, len(rows))
 
     loss()
-    copy.backward(aims, len(rows))
+    copy.passes.backward(aims, len(rows))
     errors = {}
     for name, parameter in copy.parameters.items():
         values, gradient = parameter.value.reshape(-1), parameter.gradient.reshape(-1)

@@ -35,11 +35,13 @@ SMALL = {
     "relu": replace(FIRST, activation="relu"),
 }
 LARGE = {name: replace(settings, batch=100, epochs=60, patience=8) for name, settings in SMALL.items()}
+LONG = replace(demo.Settings(), epochs=80, patience=15)
 SHOP = {
-    "demo, longer": replace(demo.Settings(), epochs=80, patience=15),
-    "800 units": replace(demo.Settings(), hidden=800, epochs=80, patience=15),
-    "slower decay": replace(demo.Settings(), decay=0.002, epochs=80, patience=15),
-    "dropout 0.6": replace(demo.Settings(), dropout=0.6, epochs=80, patience=15),
+    "the demo's, longer": LONG,
+    "denoising 0.3": replace(LONG, denoising=0.3),
+    "denoising 0.3, rate constant": replace(LONG, denoising=0.3, decay=0.0),
+    "800 units": replace(LONG, hidden=800),
+    "256 units, rate 0.005, dropout 0.3": replace(LONG, hidden=256, rate=0.005, dropout=0.3),
 }
 
 
@@ -77,8 +79,8 @@ def best_of(candidates: dict[str, demo.Settings], split: Split) -> tuple[str, fl
         network = demo.build(split.train, settings, seed=1)
         history = demo.train(network, split, settings)
         value = max(history["ndcg@100"])
-        print(f"  {name}: validation {value:.4f}, {len(history['epoch'])} epochs, {time.perf_counter() - started:.0f} s",
-              file=sys.stderr)
+        seconds = time.perf_counter() - started
+        print(f"  {name}: validation {value:.4f}, {len(history['epoch'])} epochs, {seconds:.0f} s", file=sys.stderr)
         if found is None or value > found[1]:
             found = name, value, network
     assert found is not None
@@ -95,7 +97,8 @@ def baselines(title: str | None) -> list[str]:
     section = re.search(rf"### {re.escape(title)}.*?\n\n(.*?)\n\n", text + "\n\n", re.DOTALL)
     assert section is not None
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section[1].splitlines()[2:]]
-    return [f"| {row[0]} | {' | '.join(re.sub(r'^0', '', cell.split(' ')[0]) for cell in row[2:6])} | |" for row in rows]
+    means = [[re.sub(r"^0", "", cell.split(" ")[0]) for cell in row[2:6]] for row in rows]
+    return [f"| {row[0]} | {' | '.join(mean)} | |" for row, mean in zip(rows, means, strict=True)]
 
 
 def table(name: str) -> str:

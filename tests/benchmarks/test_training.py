@@ -29,7 +29,7 @@ def test_sparsenet(benchmark, x):
     network = sn.Network(node, Dense(FEATURES, "sigmoid")(Dense(UNITS, "sigmoid")(node)), "cross_entropy", seed=1)
     feeds = network.feeds(x, network.inputs, "inputs", BATCH)
     wanted = network.feeds(x, network.outputs, "targets", BATCH)
-    network.allocate(BATCH, training=True)
+    network.passes.allocate(BATCH, training=True)
     network.prepare(sn.optimizers.adam())
     benchmark.pedantic(network.train_batch, (feeds, wanted, np.arange(BATCH)), rounds=20, warmup_rounds=2)
 
