@@ -268,9 +268,10 @@ class Network:
             nodes = rebuild(description, own or {})
             found = {name: find(entry, losses.LOSSES, own or {}, "loss")
                      for name, entry in description["losses"].items()}
-            inputs, outputs = ({name: nodes[i] for name, i in description[end].items()} for end in ("inputs", "outputs"))
-            network = cls(inputs, outputs, found or None, seed=description["seed"], device=device, dtype=description["dtype"],
-                          deterministic=description["deterministic"])
+            inputs, outputs = ({name: nodes[i] for name, i in description[end].items()}
+                               for end in ("inputs", "outputs"))
+            network = cls(inputs, outputs, found or None, seed=description["seed"], device=device,
+                          dtype=description["dtype"], deterministic=description["deterministic"])
             network.restore(description, arrays)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
