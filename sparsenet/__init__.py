@@ -1,6 +1,6 @@
 """Neural networks on sparse data: sparse inputs, dense layers, very wide sparse outputs, on CPU and CUDA."""
 
-from sparsenet import activations, data, initializers, layers, losses, metrics, optimizers
+from sparsenet import activations, data, initializers, layers, losses, metrics, optimizers, testing
 from sparsenet.history import History
 from sparsenet.network import Network
 from sparsenet.recommendation import evaluate, popularity, recommend
@@ -22,4 +22,5 @@ __all__ = [
     "optimizers",
     "popularity",
     "recommend",
+    "testing",
 ]

@@ -15,6 +15,7 @@ from sparsenet.layers import Dense, Input
 from sparsenet.metrics import evaluate_lists
 from sparsenet.network import Network
 from sparsenet.optimizers import adam
+from sparsenet.pictures import picture
 from sparsenet.recommendation import popularity, recommend
 from sparsenet.training import fit
 
@@ -154,9 +155,7 @@ def _examples(network: Network, test: HeldOut, names: np.ndarray, who: str) -> s
 
 
 def _picture(table: dict[str, dict[str, float]], title: str, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = picture()
     axes = figure.subplots()
     width = 0.8 / len(table)
     for i, (model, row) in enumerate(table.items()):

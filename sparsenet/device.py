@@ -15,7 +15,6 @@ import ctypes
 import functools
 import inspect
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from types import FunctionType
@@ -30,13 +29,17 @@ from sparsenet import kernel_cache, threads
 Array = Any  # a NumPy array, or what a device allocates: indexable, with .shape and .dtype
 
 _CPU_FLAGS = {"error_model": "numpy", "nogil": True}  # no zero-division branches; other Python threads go on
-_LAUNCHING = threading.RLock()  # Numba's workqueue pool must not be entered twice at once
 
 
 def scalar(function: Callable) -> Callable:
-    """Compile a function of scalars so that kernels on every device can call it. Compiled ones pass unchanged."""
+    """Compile a function of scalars so that kernels on every device can call it. Compiled ones keep their options.
+
+    Raises TypeError for what is not written in Python, such as math.tanh itself.
+    """
     if isinstance(function, numba.core.dispatcher.Dispatcher):
-        return function
+        return kernel_cache.renamed(function)
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"expected a function written in Python, such as lambda z: math.tanh(z), got {function!r}")
     return njit(kernel_cache.named(function), **_CPU_FLAGS)
 
 
@@ -63,7 +66,7 @@ def launch(body: Callable, shape: tuple[int, ...], *args: Any, on_cpu: Callable 
 
 def run_on_host(function: Callable, *args: Any) -> None:
     """Run a function of host arrays, compiled like a kernel."""
-    with _LAUNCHING:
+    with threads.exclusive.lock:
         cpu_function(function)(*args)
 
 
@@ -111,6 +114,9 @@ class Cpu(Device):
     name = "cpu"
     threads, tile = 256, 16
 
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
     def put(self, array: np.ndarray) -> np.ndarray:
         return np.array(array, order="C")
 
@@ -124,7 +130,7 @@ class Cpu(Device):
         if on_cpu is not None:
             run_on_host(on_cpu, *args)
             return
-        with _LAUNCHING:
+        with threads.exclusive.lock:
             _cpu_loops(body, len(shape))(*shape, *args)
 
     def run_pair(self, on_cpu: Callable, on_cuda: Callable, blocks: Any, threads: Any, args: tuple) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparsenet.pictures import picture
+
 
 class History(Mapping[str, list[float]]):
     """Columns by name, one value an epoch: "epoch", "loss", "seconds", and each validation metric."""
@@ -39,9 +41,7 @@ class History(Mapping[str, list[float]]):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw loss and validation metrics over epochs; returns the matplotlib figure, and saves it where asked."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        figure = picture()
         axes = figure.subplots()
         axes.set_xlabel("epoch")
         axes.set_ylabel("training loss")

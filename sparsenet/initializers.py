@@ -6,7 +6,7 @@ every device and for any number of ranks.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class Initializer:
     scale: Callable[[int, int], float]
     """(number of inputs, number of outputs) of the whole matrix -> factor"""
     settings: Mapping[str, float]
+    base: np.ndarray | None = field(default=None, compare=False, repr=False)
+    """One number for each output, which every row begins with in place of the distribution"""
 
     def __post_init__(self) -> None:
         if self.distribution not in ("symmetric", "uniform", "normal", "constant"):
@@ -41,6 +43,8 @@ class Initializer:
         """Columns first, first + 1, … of a float32 matrix that has `total` columns in all (default: those of shape)."""
         total = shape[1] if total is None else total
         x = np.ones(shape, np.float32)
+        if self.base is not None:
+            x[:] = self.base[first:first + shape[1]]
         if self.distribution == "normal":
             random.normal(key, x, first, total)
         elif self.distribution != "constant":
@@ -93,15 +97,7 @@ def values(value: float | np.ndarray, units: int) -> Initializer:
         raise ValueError(f"bias: expected a number, or one for each of {units} units, got shape {given.shape}")
     if not np.isfinite(given).all():
         raise ValueError(f"bias: expected finite numbers, got {given[~np.isfinite(given)][0]}")
-    return _Values("values", "constant", lambda i, o: 1.0, {}, np.broadcast_to(given, units))
-
-
-@dataclass(frozen=True, eq=False)
-class _Values(Initializer):
-    array: np.ndarray
-
-    def __call__(self, key: np.uint64, shape: tuple[int, int], first: int = 0, total: int | None = None) -> np.ndarray:
-        return np.broadcast_to(self.array[first:first + shape[1]], shape).copy()
+    return Initializer("values", "constant", lambda i, o: 1.0, {}, np.broadcast_to(given, units))
 
 
 def log_odds(targets: Any) -> np.ndarray:

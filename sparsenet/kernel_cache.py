@@ -7,9 +7,13 @@ compiled code depends on: the byte code of the kernel, of every function it call
 The folder is $SPARSENET_CACHE, else the user's cache folder; an unwritable folder means no cache, never an error.
 """
 
+import contextlib
+import functools
 import hashlib
 import os
 import sys
+import uuid
+import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,6 +24,7 @@ from numba.core import caching
 from numba.misc.appdirs import user_cache_dir
 
 _LIBRARIES = {"numba", "numpy", "math", "builtins", "llvmlite"}  # their versions are part of every name
+_NAMED: "weakref.WeakSet[FunctionType]" = weakref.WeakSet()  # what `named` made
 
 
 class UnnameableError(Exception):
@@ -40,12 +45,20 @@ def named(function: Any) -> FunctionType:
     try:
         suffix = fingerprint(function)
     except UnnameableError:
-        return function
+        suffix = uuid.uuid4().hex
     copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                         function.__closure__)
     copy.__module__, copy.__doc__, copy.__kwdefaults__ = function.__module__, function.__doc__, function.__kwdefaults__
     copy.__qualname__ = f"{function.__qualname__}_{suffix}"
+    _NAMED.add(copy)
     return copy
+
+
+@functools.cache
+def renamed(dispatcher: Any) -> Any:
+    """A function that its author compiled, under a name that holds its content; one that has such a name as it is."""
+    function = dispatcher.py_func
+    return dispatcher if function in _NAMED else numba.jit(named(function), **dispatcher.targetoptions)
 
 
 def attach(dispatcher: Any, flags: str) -> Any:
@@ -65,19 +78,24 @@ def attach(dispatcher: Any, flags: str) -> Any:
 def fingerprint(function: FunctionType, flags: str = "") -> str:
     """Hash of the function's content, its callees' and its constants' included. Raises UnnameableError."""
     digest = hashlib.sha256(f"{sys.version} numba {numba.__version__} numpy {np.__version__} {flags}".encode())
-    for part in _describe(function, set()):
+    for part in _describe(function, {}):
         digest.update(part.encode() if isinstance(part, str) else part)
         digest.update(b"\0")
     return digest.hexdigest()[:32]
 
 
-def _describe(value: Any, seen: set[int]) -> Iterator[str | bytes]:
-    value = getattr(value, "py_func", value)            # a Numba dispatcher
-    value = getattr(value, "_defn", value)              # a Numba intrinsic
+def _describe(value: Any, seen: dict[int, int]) -> Iterator[str | bytes]:
+    if isinstance(value, numba.core.dispatcher.Dispatcher):
+        yield repr(sorted(value.targetoptions.items()))
+        value = value.py_func
+    value = getattr(value, "_defn", value)  # a Numba intrinsic
     if isinstance(value, FunctionType):
-        if id(value) not in seen:
-            seen.add(id(value))
+        if id(value) in seen:
+            yield f"function {seen[id(value)]}"
+        else:
+            seen[id(value)] = len(seen)
             yield from _describe_code(value.__code__)
+            yield from _describe((value.__defaults__, *(value.__kwdefaults__ or {}).items()), seen)
             for refers_to in _references(value):
                 yield from _describe(refers_to, seen)
     elif isinstance(value, np.generic | np.ndarray):
@@ -86,6 +104,7 @@ def _describe(value: Any, seen: set[int]) -> Iterator[str | bytes]:
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple | frozenset):
+        yield f"{type(value).__name__} of {len(value)}"
         for item in value:
             yield from _describe(item, seen)
     elif isinstance(value, numba.types.ExternalFunction):
@@ -116,15 +135,18 @@ def _describe_code(code: CodeType) -> Iterator[str | bytes]:
 
 def _references(function: FunctionType) -> Iterator[Any]:
     """What the names in a function's code mean: closure cells, globals, and attributes of our own modules."""
-    for cell in function.__closure__ or ():
-        yield cell.cell_contents
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield cell.cell_contents
+        except ValueError as error:
+            raise UnnameableError(f"{name} has no value yet") from error
     names = _names(function.__code__)
-    for name in names:
-        if name in function.__globals__:
-            value = function.__globals__[name]
-            yield value
-            if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
-                yield from (getattr(value, name) for name in names if name in vars(value))
+    found = [function.__globals__[name] for name in names if name in function.__globals__]
+    for value in found:
+        yield value
+        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
+            attributes = [vars(value)[name] for name in names if name in vars(value)]
+            found += [new for new in attributes if not any(new is known for known in found)]
 
 
 def _names(code: CodeType) -> list[str]:
@@ -175,4 +197,10 @@ class _ContentCache(caching.FunctionCache):
         try:
             return super()._load_overload(sig, target_context)
         except Exception:  # a damaged file (killed while the disk was full, say) only costs a compilation
+            with contextlib.suppress(OSError):
+                self.flush()
             return None
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):  # no room, no right: no cache
+            super()._save_overload(sig, data)

@@ -37,6 +37,8 @@ class Loss:
     """(y, t) -> y d softmax_value / dy; default: y slope"""
     outputs: tuple[str, ...] | None = None
     """Names of the activations it is meant for; None: any"""
+    targets: tuple[float, float] | None = None
+    """Smallest and largest target that have a meaning; None: any. A softmax output takes any that are not negative."""
     normalize: bool = False
     """Divide each example's targets by the number of its nonzero targets."""
     settings: Mapping[str, float] | None = None
@@ -66,6 +68,16 @@ class Loss:
                 if not any(abs(one - claimed) <= 3e-3 * (1 + abs(one)) for one in measured):
                     raise ValueError(f"loss {self.name!r}: {part}({y}, {t}) is {claimed:.6g}, expected "
                                      f"{measured[0]:.6g}, as the loss rises there")
+
+    def check_targets(self, activation: Activation, smallest: float, largest: float, what: str) -> None:
+        """Raise ValueError where targets from smallest to largest have no meaning for an output's activation."""
+        if self.targets is None:
+            return
+        low, high = (0.0, math.inf) if activation.rowwise else self.targets
+        if smallest < low or largest > high:
+            raise ValueError(f"{what}: holds {smallest if smallest < low else largest:g}, but {self.name} with "
+                             f"{activation.name} takes targets from {low:g} to {high:g}; X > 0 makes a matrix of "
+                             "zeros and ones, and squared_error takes any number")
 
     def through(self, activation: Activation) -> tuple[Callable, Callable]:
         """(value, delta): the loss of an output with that activation, and its derivative by z (for softmax: y dL/dy).
@@ -105,8 +117,13 @@ def squared_error() -> Loss:
 
 
 @scalar
+def _positive(y):
+    return _TINY if y < _TINY else y  # NaN passes: a network that diverged must not look well
+
+
+@scalar
 def _minus_log(y):
-    return -math.log(max(y, _TINY))
+    return -math.log(_positive(y))
 
 
 @cache
@@ -126,11 +143,12 @@ def cross_entropy(normalize: bool = False) -> Loss:
     return Loss(
         "cross_entropy",
         value=value,
-        slope=lambda y, t: (y - t) / max(y * (_ONE - y), _TINY),
+        slope=lambda y, t: (y - t) / _positive(y * (_ONE - y)),
         sigmoid_slope=lambda y, t: y - t,
         softmax_value=lambda y, t: t * _minus_log(y) if t != _ZERO else _ZERO,
         softmax_slope=lambda y, t: -t,
         outputs=("sigmoid", "softmax"),
+        targets=(0.0, 1.0),
         normalize=normalize,
         settings={"normalize": normalize},
     )
@@ -150,23 +168,23 @@ def scaled_marginal_cross_entropy(one_target: float = 0.9, zero_target: float = 
 
     def value(y, t):
         if t > _ZERO:
-            return one_weight * _minus_log(y) if y < one else _ZERO
-        return zero_weight * _minus_log(_ONE - y) if y > zero else _ZERO
+            return _ZERO if y >= one else one_weight * _minus_log(y)
+        return _ZERO if y <= zero else zero_weight * _minus_log(_ONE - y)
 
     def slope(y, t):
         if t > _ZERO:
-            return -one_weight / max(y, _TINY) if y < one else _ZERO
-        return zero_weight / max(_ONE - y, _TINY) if y > zero else _ZERO
+            return _ZERO if y >= one else -one_weight / _positive(y)
+        return _ZERO if y <= zero else zero_weight / _positive(_ONE - y)
 
     def sigmoid_slope(y, t):
         if t > _ZERO:
-            return one_weight * (y - _ONE) if y < one else _ZERO
-        return zero_weight * y if y > zero else _ZERO
+            return _ZERO if y >= one else one_weight * (y - _ONE)
+        return _ZERO if y <= zero else zero_weight * y
 
     def softmax_slope(y, t):
         if t > _ZERO:
-            return -one_weight if y < one else _ZERO
-        return zero_weight * y / max(_ONE - y, _TINY) if y > zero else _ZERO
+            return _ZERO if y >= one else -one_weight
+        return _ZERO if y <= zero else zero_weight * y / _positive(_ONE - y)
 
     return Loss("scaled_marginal_cross_entropy", value, slope, sigmoid_slope=sigmoid_slope,
                 softmax_slope=softmax_slope, outputs=("sigmoid", "softmax"),

@@ -58,8 +58,10 @@ def _make(name: str, rule: Callable, slots: int, numbers: Callable[[float, int],
     for key, value in {"decay": decay, **settings, **({} if callable(rate) else {"rate": rate})}.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}: {key} must be a finite number >= 0, got {value!r}")
-        if key in ("mu", "mu1") and value >= 1:
-            raise ValueError(f"{name}: {key} must be below 1, got {value!r}")
+        if key in ("mu", "mu1") and np.float32(value) >= 1:
+            raise ValueError(f"{name}: {key} must be below 1 in float32, got {value!r}")
+        if key == "epsilon" and not np.float32(value) > 0:
+            raise ValueError(f"{name}: epsilon must be above 0 in float32, got {value!r}")
 
     def scalars(step: int) -> tuple[float, ...]:
         alpha = rate(step) if callable(rate) else rate
@@ -122,22 +124,22 @@ def adagrad(rate: Rate = 0.01, epsilon: float = 1e-10, *, decay: float = 0.0, l2
 
 @scalar
 def _rmsprop(w, g, m, v, s):
-    m = s[1] * m + (_ONE - s[1]) * g * g
-    return w - s[0] * g / (math.sqrt(m) + s[2]), m, v
+    m = s[1] * m + s[2] * g * g
+    return w - s[0] * g / (math.sqrt(m) + s[3]), m, v
 
 
 def rmsprop(rate: Rate = 0.01, mu: float = 0.99, epsilon: float = 1e-8, *, decay: float = 0.0, l2: float = 0.0,
             l1: float = 0.0, lazy: bool = False) -> Optimizer:
     """m = mu m + (1 - mu) g^2; w -= rate g / (sqrt m + epsilon) (Tieleman and Hinton 2012)."""
-    return _make("rmsprop", _rmsprop, 1, lambda a, t: (a, mu, epsilon), rate, decay, l2, l1, lazy, mu=mu,
+    return _make("rmsprop", _rmsprop, 1, lambda a, t: (a, mu, 1 - mu, epsilon), rate, decay, l2, l1, lazy, mu=mu,
                  epsilon=epsilon)
 
 
 @scalar
 def _adadelta(w, g, m, v, s):
-    m = s[1] * m + (_ONE - s[1]) * g * g
-    step = math.sqrt(v + s[2]) / math.sqrt(m + s[2]) * g
-    v = s[1] * v + (_ONE - s[1]) * step * step
+    m = s[1] * m + s[2] * g * g
+    step = math.sqrt(v + s[3]) / math.sqrt(m + s[3]) * g
+    v = s[1] * v + s[2] * step * step
     return w - s[0] * step, m, v
 
 
@@ -146,15 +148,15 @@ def adadelta(rate: Rate = 1.0, mu: float = 0.9, epsilon: float = 1e-6, *, decay:
     """m = mu m + (1 - mu) g^2; d = sqrt((v + epsilon) / (m + epsilon)) g; v = mu v + (1 - mu) d^2; w -= rate d
     (Zeiler 2012).
     """
-    return _make("adadelta", _adadelta, 2, lambda a, t: (a, mu, epsilon), rate, decay, l2, l1, lazy, mu=mu,
+    return _make("adadelta", _adadelta, 2, lambda a, t: (a, mu, 1 - mu, epsilon), rate, decay, l2, l1, lazy, mu=mu,
                  epsilon=epsilon)
 
 
 @scalar
 def _adam(w, g, m, v, s):
-    m = s[1] * m + (_ONE - s[1]) * g
-    v = s[2] * v + (_ONE - s[2]) * g * g
-    return w - s[0] * m / (math.sqrt(v) * s[3] + s[4]), m, v
+    m = s[1] * m + s[2] * g
+    v = s[3] * v + s[4] * g * g
+    return w - s[0] * m / (math.sqrt(v) * s[5] + s[6]), m, v
 
 
 def adam(rate: Rate = 0.001, mu: float = 0.9, mu1: float = 0.999, epsilon: float = 1e-8, *, decay: float = 0.0,
@@ -162,14 +164,9 @@ def adam(rate: Rate = 0.001, mu: float = 0.9, mu1: float = 0.999, epsilon: float
     """m = mu m + (1 - mu) g; v = mu1 v + (1 - mu1) g^2; w -= rate m^ / (sqrt v^ + epsilon), with
     m^ = m / (1 - mu^step), v^ = v / (1 - mu1^step) (Kingma and Ba 2015). Weight decay is part of g.
     """
-    return _make("adam", _adam, 2, lambda a, t: (a / (1 - mu**t), mu, mu1, 1 / math.sqrt(1 - mu1**t), epsilon),
+    return _make("adam", _adam, 2, lambda a, t: (a / (1 - mu**t), mu, 1 - mu, mu1, 1 - mu1, 1 / math.sqrt(1 - mu1**t),
+                                           epsilon),
                  rate, decay, l2, l1, lazy, mu=mu, mu1=mu1, epsilon=epsilon)
-
-
-def describe(optimizer: Optimizer) -> dict[str, object]:
-    """What tells an optimizer from another, for a model file: a state made by one is not used by another."""
-    return {"name": optimizer.name, "l2": optimizer.l2, "l1": optimizer.l1, "lazy": optimizer.lazy,
-            **optimizer.settings}
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from sparsenet.device import Array, Device
-from sparsenet.kernels.loss import loss_sum, sparse_loss_sum
 from sparsenet.kernels.update import clear
 from sparsenet.layers.base import Node, Signal
-from sparsenet.layers.batch import SparseBatch
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
 from sparsenet.seeds import stream_key
@@ -18,10 +16,11 @@ from sparsenet.seeds import stream_key
 class Passes:
     """Nodes in order, each with its buffers for one batch. Nothing is allocated in a pass."""
 
-    def __init__(self, nodes: Sequence[Node], inputs: Mapping[str, Node], outputs: Mapping[str, Node],
-                 losses: Mapping[str, Loss], device: Device, dtype: Any) -> None:
+    def __init__(self, nodes: Sequence[Node], names: Mapping[Node, str], inputs: Mapping[str, Node],
+                 outputs: Mapping[str, Node], losses: Mapping[str, Loss], device: Device, dtype: Any) -> None:
         self.nodes, self.inputs, self.outputs, self.losses = nodes, inputs, outputs, losses
         self.device, self.dtype = device, dtype
+        self._names = names
         self._place = {node: i for i, node in enumerate(nodes)}
         self._consumed = {source for node in nodes for source in node.inputs}
         self._room: list[Signal] = []
@@ -63,7 +62,7 @@ class Passes:
         for name, node in self.inputs.items():
             signals[self._place[node]].y = inputs[name]
         for node, signal in zip(self.nodes, signals, strict=True):
-            signal.key = None if training is None else stream_key(training[0], node.name, training[1])
+            signal.key = None if training is None else stream_key(training[0], self._names[node], training[1])
             node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
         return {name: signals[self._place[node]].y for name, node in self.outputs.items()}
 
@@ -71,13 +70,9 @@ class Passes:
         """Mean over the batch of the sum over outputs and units, of the last forward pass."""
         total = 0.0
         for name, node in self.outputs.items():
-            value, _ = self.losses[name].through(node.layer.activation)  # type: ignore[attr-defined]
-            y, t, out = self._signals(batch)[self._place[node]].y, targets[name], self._losses[:batch]
-            if isinstance(t, SparseBatch):
-                sparse_loss_sum(value, y, t.indptr, t.indices, t.data, out)
-            else:
-                loss_sum(value, y, t, out)
-            total += float(self.device.fetch(out).sum())
+            result = self._losses[:batch]
+            node.layer.output_loss(self._signals(batch)[self._place[node]], self.losses[name], targets[name], result)
+            total += float(self.device.fetch(result).sum())
         return total / batch
 
     def backward(self, targets: Mapping[str, Any], batch: int) -> None:

@@ -1,18 +1,19 @@
 """Recommending: the best outputs for each user, and how good they are."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from tqdm import tqdm
 
 from sparsenet.data.dataset import canonical
+from sparsenet.feeding import Door
 from sparsenet.kernels.topk import exclude, top_k
 from sparsenet.layers.feed import Feed
 from sparsenet.metrics import evaluate_lists, parse
 from sparsenet.network import Matrices, Network
+from sparsenet.progress import progress_bar
+from sparsenet.threads import exclusive
 
 
 def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: bool = True, exclude_items: Any = None,
@@ -27,7 +28,7 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
     exclude_items  (examples, outputs) scipy sparse: more items to leave out, user by user
     output         name of the output, where there are several
     batch          users at a time; scores of one batch, never of all users, are held
-    progress       show a progress bar; default: for many batches, if standard error is a terminal
+    progress       show a progress bar; default: for many batches, in a terminal or a notebook
 
     items   (examples, k) int64; -1 where nothing is left to recommend
     scores  (examples, k) float32; -inf there
@@ -37,25 +38,27 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
     _check_k(k)
     name = _output(network, output)
     units = network.outputs[name].units
-    feeds = network.feeds(inputs, network.inputs, "inputs", batch)
-    examples = next(iter(feeds.values())).matrix.shape[0]
+    door = Door(network.device, network.dtype, batch)
+    feeds = door.inputs(inputs, network.inputs)
+    examples = int(door.examples or 0)
     batch = min(batch, examples)
-    hidden = _excluded(network, feeds, exclude_seen, exclude_items, units, examples, batch)
+    hidden = _excluded(door, feeds, exclude_seen, exclude_items, (examples, units))
     device = network.device
     network.passes.allocate(batch, training=False)
     items, scores = np.empty((examples, k), np.int64), np.empty((examples, k), np.float32)
     rooms = [device.zeros((batch, k), dtype) for dtype in (np.int32, network.dtype, np.int32)]
-    quiet = examples <= 20 * batch or not sys.stderr.isatty() if progress is None else not progress
-    with tqdm(total=examples, desc="recommend", unit=" examples", disable=quiet, leave=False) as bar:
+    few = examples <= 20 * batch
+    with progress_bar(examples, False if few and progress is None else progress, description="recommend") as bar:
         for start in range(0, examples, batch):
             rows = np.arange(start, min(start + batch, examples))
-            y = network.passes.forward({key: feed.load(rows) for key, feed in feeds.items()}, len(rows))[name]
-            for feed in hidden:
-                seen = feed.load(rows)
-                exclude(seen.indptr, seen.indices, y)
-            found, values, scratch = (room[:len(rows)] for room in rooms)
-            top_k(y, found, values, scratch)
-            items[rows], scores[rows] = device.fetch(found), device.fetch(values)
+            with exclusive:
+                loaded = {feed: feed.load(rows) for feed in {*feeds.values(), *hidden}}
+                y = network.passes.forward({key: loaded[feed] for key, feed in feeds.items()}, len(rows))[name]
+                for feed in hidden:
+                    exclude(loaded[feed].indptr, loaded[feed].indices, y)
+                found, values, scratch = (room[:len(rows)] for room in rooms)
+                top_k(y, found, values, scratch)
+                items[rows], scores[rows] = device.fetch(found), device.fetch(values)
             bar.update(len(rows))
     return items, scores
 
@@ -73,9 +76,10 @@ def _output(network: Network, output: str | None) -> str:
     return output
 
 
-def _excluded(network: Network, feeds: dict[str, Feed], exclude_seen: bool, exclude_items: Any, units: int,
-              examples: int, batch: int) -> list[Feed]:
+def _excluded(door: Door, feeds: dict[str, Feed], exclude_seen: bool, exclude_items: Any,
+              shape: tuple[int, int]) -> list[Feed]:
     """Feeds of what each user must not be recommended."""
+    examples, units = shape
     found = []
     if exclude_seen:
         names = [name for name, feed in feeds.items() if feed.sparse and feed.matrix.shape[1] == units]
@@ -88,17 +92,18 @@ def _excluded(network: Network, feeds: dict[str, Feed], exclude_seen: bool, excl
         if not sp.issparse(matrix) or matrix.shape != (examples, units):
             raise ValueError(f"exclude_items: expected a sparse matrix of shape {(examples, units)}, "
                              f"got {type(exclude_items).__name__} of shape {matrix.shape}")
-        found.append(Feed(matrix, network.device, network.dtype, batch))
+        found.append(door.feed(matrix))
     return found
 
 
 def evaluate(network: Network, fold_in: Matrices, hidden: Any, *, metrics: Sequence[str] = ("ndcg@100",),
-             output: str | None = None, batch: int = 256) -> dict[str, float]:
+             exclude_seen: bool = True, output: str | None = None, batch: int = 256) -> dict[str, float]:
     """Metrics of what the network recommends from fold_in (never items of fold_in) against the hidden items.
 
     fold_in  (users, items) scipy sparse, or the network's inputs
     hidden   (users, items) scipy sparse: nonzero where an item was held out
     metrics  names as "ndcg@100", "recall@20", "coverage@10": see metrics.METRICS
+    others   as for `recommend`
 
     Users without hidden items do not count. Raises ValueError where shapes or names do not fit.
     """
@@ -110,7 +115,9 @@ def evaluate(network: Network, fold_in: Matrices, hidden: Any, *, metrics: Seque
     if not sp.issparse(relevant) or relevant.shape[1] != units:
         raise ValueError(f"hidden: expected a sparse matrix with {units} columns, as the output has, "
                          f"got {type(hidden).__name__} of shape {relevant.shape}")
-    items, _ = recommend(network, fold_in, k, output=output, batch=batch)
+    items, _ = recommend(network, fold_in, k, exclude_seen=exclude_seen, output=output, batch=batch)
+    if relevant.shape[0] != len(items):
+        raise ValueError(f"hidden: has {relevant.shape[0]} users, but fold_in has {len(items)}")
     return evaluate_lists(items, relevant, metrics)
 
 

@@ -22,3 +22,9 @@ def check(**specs: tuple[Any, str]) -> SimpleNamespace:
                 raise ValueError(f"{name}: axis '{axis}' is {size}, but {owner[axis]} says {sizes[axis]}")
             owner.setdefault(axis, name)
     return SimpleNamespace(**sizes)
+
+
+def values_or(other: Any, data: Any) -> Any:
+    """The values of a sparse matrix; None where all are ones: then another array fills their place among the arguments
+    of a kernel that does not read it."""
+    return other.reshape(-1) if data is None else data

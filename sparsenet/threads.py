@@ -5,7 +5,7 @@ import functools
 import glob
 import os
 import sys
-from contextlib import AbstractContextManager
+import threading
 from typing import Any
 
 import numba
@@ -40,6 +40,34 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-def one_blas_thread() -> AbstractContextManager:
-    """While it lasts, a BLAS call uses one thread: the loops around it are parallel themselves."""
-    return _blas().limit(limits=1)
+class _Exclusive:
+    """The one who runs kernels; see `exclusive`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._depth = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if self._depth == 0:
+            self._limit = _blas().limit(limits=1)
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._limit.restore_original_limits()
+        self.lock.release()
+
+
+exclusive = _Exclusive()
+"""`with exclusive:` no other Python thread runs kernels, and a BLAS call uses one thread.
+
+Numba's workqueue pool must not be entered twice at once, a network's buffers serve one batch at a time, and BLAS is
+called from loops that are parallel themselves. Taken once for a whole pass it costs nothing in its kernels.
+"""
+
+if sys.platform != "win32":  # a child of fork must not inherit the lock from a thread that it does not have
+    os.register_at_fork(before=exclusive.lock.acquire, after_in_parent=exclusive.lock.release,
+                        after_in_child=exclusive.lock.release)

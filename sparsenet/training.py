@@ -1,33 +1,34 @@
 """Training: epochs over a data set, validation, checkpoints, resuming."""
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from sparsenet.data.arrays import read_arrays
+from sparsenet.feeding import Door
 from sparsenet.history import History
 from sparsenet.kernels.random import uniform
 from sparsenet.layers.feed import Feed
-from sparsenet.metrics import parse
 from sparsenet.network import Matrices, Network
 from sparsenet.optimizers import Optimizer
+from sparsenet.progress import Bar, progress_bar
 from sparsenet.recommendation import evaluate
 from sparsenet.seeds import stream_key
 
 Callback = Callable[[Network, History], bool | None]
+Validation = Callable[[Network], dict[str, float]]
 
 
 def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Optimizer, epochs: int, batch: int = 256,
-        validation: tuple[Any, Any] | None = None, metrics: Sequence[str] = ("ndcg@100",), patience: int | None = None,
-        shuffle: bool = True, callbacks: Sequence[Callback] = (), checkpoint: str | PathLike[str] | None = None,
-        checkpoint_every: int = 1, resume: str | PathLike[str] | None = None,
-        progress: bool | None = None) -> History:
+        validation: tuple[Any, Any] | Validation | None = None, metrics: Sequence[str] = ("ndcg@100",),
+        patience: int | None = None, shuffle: bool = True, callbacks: Sequence[Callback] = (),
+        checkpoint: str | PathLike[str] | None = None, checkpoint_every: int = 1,
+        resume: str | PathLike[str] | None = None, progress: bool | None = None) -> History:
     """Train a network on examples and their targets; returns its history.
 
     inputs, targets   matrices with one example a row: scipy sparse (kept sparse), dense, or data.Dataset; lists or
@@ -35,65 +36,95 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     optimizer         as optimizers.adam(1e-3). A network that was trained with the same one goes on from its state.
     epochs            passes over the examples
     batch             examples a step; the last batch of an epoch may be smaller
-    validation        (fold_in, hidden): two sparse matrices of held-out users; what the network recommends from
-                      fold_in is compared with hidden after each epoch
-    metrics           names as in metrics.parse; the first decides what is best
+    validation        (fold_in, hidden): two sparse matrices of held-out users; after each epoch what the network
+                      recommends from fold_in is compared with hidden. Or a function of the network that returns
+                      numbers by name, of which the first decides what is best, the larger the better
+    metrics           names as in metrics.parse, for a pair; the first decides what is best
     patience          stop after so many epochs without a better value; the best weights are then put back
     shuffle           a new order of examples in each epoch, drawn from the network's seed
     callbacks         functions (network, history) called after each epoch; one that returns True ends training
     checkpoint        file to write every `checkpoint_every` epochs and at the end; at any moment it is whole
     resume            checkpoint to go on from: ends with the same bits as a run that was never interrupted, given the
-                      same arguments. `epochs` counts those before the interruption too.
-    progress          show a progress bar; default: if standard error is a terminal
+                      same arguments. `epochs` counts those before the interruption too. Another rate, decay or l2 is
+                      taken from there on.
+    progress          show a progress bar; default: in a terminal or a notebook
 
-    Raises ValueError for arguments that do not fit each other or the network, FloatingPointError when the loss is no
-    longer finite.
+    Raises ValueError for arguments that do not fit each other or the network; FloatingPointError when the loss is no
+    longer finite: the network's weights are spoilt then, the last checkpoint is not.
     """
-    _check(network, epochs, batch, validation, metrics, patience, checkpoint_every)
-    feeds, wanted = bind(network, inputs, targets, batch)
-    examples = next(iter(feeds.values())).matrix.shape[0]
+    _check(network, epochs, batch, patience, validation, checkpoint_every)
+    validate = _validator(validation, metrics, batch)
+    feeds, wanted, examples = bind(network, inputs, targets, batch)
     batch = min(batch, examples)
-    network.passes.allocate(batch, training=True)
-    history, best, best_weights = History(), -math.inf, None
-    first = network.epoch
-    if resume is not None:
-        first, history, best, best_weights = _resume(network, resume)
+    run = _Run(first=network.epoch) if resume is None else _resume(network, optimizer, resume)
     network.prepare(optimizer)
+    network.passes.allocate(batch, training=True)
+    if validate is not None:
+        validate(network)  # says at once what is wrong with it
 
-    def save() -> None:
+    def save(last: Mapping[str, np.ndarray] | None = None) -> None:
         if checkpoint is not None:
-            network.save(checkpoint, training={"history": _timeless(history), "first": first, "best": _finite(best)},
-                         arrays={f"best {name}": array for name, array in (best_weights or {}).items()})
+            network.save(checkpoint, training=run.description(), arrays={
+                **{f"best {name}": array for name, array in (run.best_weights or {}).items()},
+                **{f"last {name}": array for name, array in (last or {}).items()}})
 
-    last = first + epochs
-    stop = patience is not None and _stale(history, metrics, patience)
-    quiet = not sys.stderr.isatty() if progress is None else not progress
-    with tqdm(total=epochs * examples, initial=(network.epoch - first) * examples, unit=" examples",
-              disable=quiet) as bar:
-        while network.epoch < last and not stop:
-            bar.set_description(f"epoch {network.epoch + 1 - first}/{epochs}", refresh=False)
+    end = run.first + epochs
+    stop = patience is not None and run.stale(patience)
+    with progress_bar(epochs * examples, progress, initial=(network.epoch - run.first) * examples) as bar:
+        while network.epoch < end and not stop:
+            bar.set_description(f"epoch {network.epoch + 1 - run.first}/{epochs}", refresh=False)
             started = time.perf_counter()
             loss = _epoch(network, feeds, wanted, examples, batch, shuffle, bar)
             network.epoch += 1
             seconds = time.perf_counter() - started
-            measured = {} if validation is None else evaluate(network, *validation, metrics=metrics, batch=batch)
-            history.append(epoch=network.epoch - first, loss=loss, seconds=seconds, **measured)
+            measured = {} if validate is None else validate(network)
+            run.record(network, loss, seconds, measured, keep_best=patience is not None)
             bar.set_postfix({"loss": f"{loss:.4g}", **{name: f"{value:.3f}" for name, value in measured.items()}})
-            if measured and measured[metrics[0]] > best:
-                best = measured[metrics[0]]
-                best_weights = network.weights if patience is not None else None
-            stop = patience is not None and _stale(history, metrics, patience)
+            stop = patience is not None and run.stale(patience)
             for callback in callbacks:
-                stop = bool(callback(network, history)) or stop
-            if (network.epoch - first) % checkpoint_every == 0 and network.epoch < last and not stop:
+                stop = bool(callback(network, run.history)) or stop
+            if (network.epoch - run.first) % checkpoint_every == 0 and network.epoch < end and not stop:
                 save()
-    if best_weights is not None:
-        network.set_weights(best_weights)
-    save()
-    return history
+    last = None
+    if run.best_weights is not None:
+        last = network.weights  # what a later resume goes on from
+        network.set_weights(run.best_weights)
+    save(last)
+    return run.history
 
 
-def _check(network: Network, epochs: int, batch: int, validation: Any, metrics: Sequence[str], patience: int | None,
+@dataclass
+class _Run:
+    """What a run knows besides the network's own state."""
+
+    first: int
+    """The network's epoch when it began"""
+    history: History = field(default_factory=History)
+    best: float = -math.inf
+    best_weights: dict[str, np.ndarray] | None = None
+
+    def record(self, network: Network, loss: float, seconds: float, measured: Mapping[str, float],
+               keep_best: bool) -> None:
+        """Note an epoch; the first metric decides what is best."""
+        self.history.append(epoch=network.epoch - self.first, loss=loss, seconds=seconds, **measured)
+        value = next(iter(measured.values()), -math.inf)
+        if value > self.best:
+            self.best = value
+            self.best_weights = network.weights if keep_best else None
+
+    def stale(self, patience: int) -> bool:
+        """Whether the best epoch is `patience` epochs ago."""
+        metric = next((name for name in self.history if name not in ("epoch", "loss", "seconds")), None)
+        values = [] if metric is None else self.history[metric]
+        return bool(values) and len(values) - 1 - int(np.argmax(values)) >= patience
+
+    def description(self) -> dict[str, Any]:
+        """For a checkpoint: without the seconds, which differ from run to run: same seed, same file."""
+        columns = {name: values for name, values in self.history.to_dict().items() if name != "seconds"}
+        return {"history": columns, "first": self.first, "best": self.best if math.isfinite(self.best) else None}
+
+
+def _check(network: Network, epochs: int, batch: int, patience: int | None, validation: Any,
            checkpoint_every: int) -> None:
     if not network.losses:
         raise ValueError("network: was made without a loss; Network(inputs, outputs, loss, …) can be trained")
@@ -102,30 +133,31 @@ def _check(network: Network, epochs: int, batch: int, validation: Any, metrics: 
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name}: expected a positive integer, got {value!r}")
     if patience is not None and validation is None:
-        raise ValueError("patience: needs validation=(fold_in, hidden)")
-    if validation is not None and (not isinstance(validation, tuple | list) or len(validation) != 2):
-        raise ValueError(f"validation: expected a pair (fold_in, hidden), got {type(validation).__name__}")
-    if validation is not None and not metrics:
-        raise ValueError("metrics: needs at least one name with validation")
-    for name in metrics:
-        parse(name)
+        raise ValueError("patience: needs validation")
+
+
+def _validator(validation: Any, metrics: Sequence[str], batch: int) -> Callable[[Network], dict[str, float]] | None:
+    """A function of the network that measures it."""
+    if validation is None or callable(validation):
+        return validation
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        raise ValueError(f"validation: expected a pair (fold_in, hidden), or a function of the network, "
+                         f"got {type(validation).__name__}")
+    fold_in, hidden = validation
+    return lambda network: evaluate(network, fold_in, hidden, metrics=metrics, batch=batch)
 
 
 def bind(network: Network, inputs: Matrices, targets: Matrices,
-          batch: int) -> tuple[dict[str, Feed], dict[str, Feed]]:
-    """Feeds for both ends. A matrix that is input and target is loaded once."""
-    feeds = network.feeds(inputs, network.inputs, "inputs", batch)
-    wanted = network.feeds(targets, network.outputs, "targets", batch)
-    counts = {feed.matrix.shape[0] for feed in (*feeds.values(), *wanted.values())}
-    if len(counts) > 1:
-        raise ValueError(f"targets: {max(counts)} and {min(counts)} examples in inputs and targets")
-    for name, feed in wanted.items():
-        wanted[name] = next((other for other in feeds.values() if other.same_as(feed)), feed)
-    return feeds, wanted
+         batch: int) -> tuple[dict[str, Feed], dict[str, Feed], int]:
+    """(feeds of inputs, feeds of targets, number of examples). A matrix that is both is loaded once."""
+    door = Door(network.device, network.dtype, batch)
+    feeds = door.inputs(inputs, network.inputs)
+    wanted = door.targets(targets, network.outputs, network.losses)
+    return feeds, wanted, int(door.examples or 0)
 
 
 def _epoch(network: Network, feeds: Mapping[str, Feed], wanted: Mapping[str, Feed], examples: int, batch: int,
-           shuffle: bool, bar: tqdm) -> float:
+           shuffle: bool, bar: Bar) -> float:
     """One pass over the examples; returns their mean loss."""
     order = _order(network, examples) if shuffle else np.arange(examples)
     total = 0.0
@@ -146,31 +178,28 @@ def _order(network: Network, examples: int) -> np.ndarray:
     return np.argsort(numbers[0], kind="stable")
 
 
-def _stale(history: History, metrics: Sequence[str], patience: int) -> bool:
-    values = history.get(metrics[0], [])
-    return bool(values) and len(values) - 1 - int(np.argmax(values)) >= patience
-
-
-def _timeless(history: History) -> dict[str, list[float]]:
-    """The history without what differs from run to run: same seed, same file."""
-    return {name: values for name, values in history.to_dict().items() if name != "seconds"}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _resume(network: Network, path: str | PathLike[str]) -> tuple[int, History, float, dict[str, np.ndarray] | None]:
-    """Put a checkpoint's state into the network. Raises ValueError where it is another network's."""
+def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -> _Run:
+    """Put a checkpoint's state into the network. Raises ValueError where it is another network's, or another run's."""
     description, arrays = read_arrays(path)
     try:
+        training = description["training"]
+        if "history" not in training:
+            raise ValueError("it holds a network but no training; fit(checkpoint=…) writes files that do")
         if description["seed"] != network.seed:
             raise ValueError(f"its seed is {description['seed']}, the network's is {network.seed}")
-        training = description["training"]
-        network.restore(description, arrays)
-        best = {title[len("best "):]: array for title, array in arrays.items() if title.startswith("best ")}
+        used = {state["trained_with"] for state in description["parameters"].values()}
+        if used != {optimizer.name}:
+            raise ValueError(f"it was trained with {', '.join(map(str, used))}, not with {optimizer.name}")
         columns = training["history"]
-        history = History({**columns, "seconds": [math.nan] * len(columns["epoch"])} if columns else {})
-        return (training["first"], history, -math.inf if training["best"] is None else training["best"], best or None)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"resume: {path} does not fit this network: {error}") from error
+        run = _Run(training["first"], best=-math.inf if training["best"] is None else training["best"],
+                   history=History({**columns, "seconds": [math.nan] * len(columns["epoch"])} if columns else {}),
+                   best_weights=_titled("best ", arrays) or None)
+        last = {f"weight {name}": array for name, array in _titled("last ", arrays).items()}
+        network.restore(description, {**arrays, **last})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"resume: {path} does not fit: {error}") from error
+    return run
+
+
+def _titled(start: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {title[len(start):]: array for title, array in arrays.items() if title.startswith(start)}

@@ -19,20 +19,19 @@ PACKAGE, TESTS = ROOT / "sparsenet", ROOT / "tests"
 # From the ground up: a module imports from lower floors, and from its own package. "" is the package itself,
 # whose __init__ lists public names of everything below it.
 FLOORS = (
-    {"kernel_cache", "threads", "version"},
+    {"kernel_cache", "threads", "version", "pictures", "progress"},
     {"device", "shapes", "seeds"},
     {"kernels"},
     {"activations"},
     {"parallel", "losses", "optimizers", "initializers", "metrics", "history"},
     {"layers", "data"},
-    {"passes"},
+    {"passes", "feeding"},
     {"network"},
     {"recommendation", "importers", "planner"},
     {"training"},
-    {"demo"},
+    {"demo", "testing"},
     {""},
     {"cli"},
-    {"testing"},
     {"__main__"},
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -125,6 +127,108 @@ def test_resume_keeps_the_best_weights(tmp_path):
     assert again["ndcg@100"] == history["ndcg@100"]
 
 
+def test_a_run_that_a_callback_stopped_is_resumed_to_the_same_bits(tmp_path):
+    """The file then holds the best weights for use, and beside them the last ones to go on from."""
+    options = {"validation": held_out(), "patience": 8, "optimizer": sn.optimizers.adam(0.3), "epochs": 9}
+    whole, half, resumed = network(), network(), network()
+    history = fit(whole, **options)
+    best = int(np.argmax(history["ndcg@100"])) + 1
+    assert best < 7, "the case must have a best epoch before the one where it is stopped"
+    fit(half, **options, checkpoint=tmp_path / "c.nc", callbacks=[lambda net, h: len(h["epoch"]) == 7])
+    assert_same_bits(sn.Network.load(tmp_path / "c.nc", device="cpu").weights, half.weights)
+    again = fit(resumed, **options, resume=tmp_path / "c.nc")
+    assert_same_bits(whole.weights, resumed.weights)
+    assert again["loss"] == history["loss"]
+
+
+def test_resume_with_another_rate_keeps_the_state_and_with_another_optimizer_is_refused(tmp_path):
+    fit(network(), epochs=2, checkpoint=tmp_path / "c.nc")
+    net = network()
+    fit(net, epochs=3, optimizer=sn.optimizers.adam(0.005), resume=tmp_path / "c.nc")
+    assert {parameter.step for parameter in net.parameters.values()} == {9}
+    with pytest.raises(ValueError, match="it was trained with adam, not with sgd"):
+        fit(network(), epochs=3, optimizer=sn.optimizers.sgd(), resume=tmp_path / "c.nc")
+
+
+def test_resume_needs_a_checkpoint_of_a_run(tmp_path):
+    network().save(tmp_path / "plain.nc")
+    with pytest.raises(ValueError, match="holds a network but no training"):
+        fit(network(), resume=tmp_path / "plain.nc")
+
+
+def test_a_function_can_validate():
+    seen = []
+
+    def validate(net):
+        seen.append(net.epoch)
+        return {"minus epoch": -float(net.epoch)}
+
+    history = fit(network(), epochs=9, validation=validate, patience=2)
+    assert history["minus epoch"] == [-1.0, -2.0, -3.0]
+    assert seen[0] == 0, "it is tried before the first epoch, so that its errors come at once"
+
+
+@pytest.mark.parametrize("validation", [(purchases(30), purchases(29)), (purchases(30)[:, :5], purchases(30))],
+                         ids=["users", "items"])
+def test_validation_that_does_not_fit_is_refused_before_training(validation):
+    net = network()
+    with pytest.raises(ValueError, match=r"hidden: has 29 users, but fold_in has 30|has 5 columns"):
+        fit(net, validation=validation)
+    assert net.epoch == net.step == 0
+
+
+def test_networks_that_share_a_layer_train_it_in_turn():
+    """Each goes on from where it was, whatever optimizer and use of the layer the other has."""
+    x = Input(ITEMS, sparse=True, name="x")
+    shared = Dense(8, "tanh")
+    once = sn.Network(x, Dense(ITEMS, "sigmoid")(shared(x)), "cross_entropy", seed=1, device="cpu")
+    other = Input(ITEMS, sparse=True, name="other")
+    twice = sn.Network([x, other], Dense(ITEMS, "sigmoid")(shared(x), shared(other)), "cross_entropy", seed=2,
+                       device="cpu")
+    both = purchases()
+    for optimizer in (sn.optimizers.adam(0.01), sn.optimizers.sgd(0.1), sn.optimizers.adam(0.01)):
+        fit(once, epochs=1, optimizer=optimizer)
+        history = sn.fit(twice, [both, both], both, epochs=1, optimizer=optimizer, batch=32)
+        assert np.isfinite(history["loss"]).all()
+    joint = sn.Network([x, other], [*once.outputs.values(), *twice.outputs.values()], "cross_entropy", seed=3,
+                       device="cpu")
+    assert len(joint.parameters) == len({*once.parameters.values(), *twice.parameters.values()})
+
+
+def test_threads_may_share_a_network():
+    net, x = network(), purchases(200)
+    fit(net)
+    expected = net.predict(x, batch=16)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: net.predict(x, batch=16), range(60)):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python's own, about fork in a process with threads
+def test_a_forked_child_can_predict_while_a_thread_of_its_parent_trains():
+    net, x = network(), purchases(50)
+    fit(net, epochs=1)
+    expected = net.predict(x)
+    other, stop = network(), threading.Event()
+    trainer = threading.Thread(target=lambda: fit(other, epochs=10_000, callbacks=[lambda *_: stop.is_set()]))
+    trainer.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if (net.predict(x) == expected).all() else 1)
+            deadline = time.monotonic() + 60
+            while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                time.sleep(0.01)
+            assert done[1] == 0
+    finally:
+        stop.set()
+        trainer.join()
+
+
 def test_training_goes_on_where_it_stood():
     once, twice = network(), network()
     fit(once, epochs=6)
@@ -230,15 +334,30 @@ def test_a_network_without_loss_is_not_trained():
 
 
 def test_examples_of_inputs_and_targets_must_match():
-    with pytest.raises(ValueError, match="90 and 30 examples"):
+    with pytest.raises(ValueError, match="has 30 examples, but others have 90"):
         sn.fit(network(), purchases(), purchases(users=30), optimizer=sn.optimizers.sgd(), epochs=1)
 
 
-def test_a_diverging_loss_is_an_error():
+@pytest.mark.parametrize(("loss", "activation"), [
+    ("squared_error", "linear"), ("cross_entropy", "sigmoid"), ("cross_entropy", "softmax"),
+    ("scaled_marginal_cross_entropy", "sigmoid"), ("scaled_marginal_cross_entropy", "softmax")])
+def test_a_diverging_loss_is_an_error_and_spares_the_checkpoint(tmp_path, loss, activation):
     x = Input(ITEMS, sparse=True)
-    net = sn.Network(x, Dense(ITEMS)(Dense(8)(x)), "squared_error", seed=1, device="cpu")
+    net = sn.Network(x, Dense(ITEMS, activation)(Dense(8)(x)), loss, seed=1, device="cpu")
+    fit(net, epochs=1, optimizer=sn.optimizers.sgd(1e-3), checkpoint=tmp_path / "c.nc")
+    before = (tmp_path / "c.nc").read_bytes()
     with pytest.raises(FloatingPointError, match="try a smaller rate"):
-        fit(net, epochs=50, optimizer=sn.optimizers.sgd(1e4))
+        fit(net, epochs=50, optimizer=sn.optimizers.sgd(1e30), checkpoint=tmp_path / "c.nc")
+    assert (tmp_path / "c.nc").read_bytes() == before
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        net.save(tmp_path / "c.nc")
+    assert (tmp_path / "c.nc").read_bytes() == before
+
+
+def test_targets_that_a_loss_cannot_mean_are_refused():
+    ratings = purchases().astype(np.float32) * 4
+    with pytest.raises(ValueError, match=r"holds 4, but cross_entropy with sigmoid takes targets from 0 to 1"):
+        sn.fit(network(), purchases(), ratings, optimizer=sn.optimizers.sgd(), epochs=1)
 
 
 @pytest.mark.parametrize("other", ["seed", "shape", "foreign", "truncated", "missing"])

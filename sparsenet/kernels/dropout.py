@@ -24,7 +24,8 @@ def dropout(key: np.uint64, drop: float, y: Array, first: int = 0, total: int | 
     total  int                               global number of units; default: those of y
     """
     size = check(y=(y, "batch units"))
-    launch(_dropout, (size.batch, size.units), key, y.dtype.type(drop), first, total or size.units, y)
+    launch(_dropout, (size.batch, size.units), key, y.dtype.type(drop), first,
+           size.units if total is None else total, y)
 
 
 def _dropout(b, u, key, drop, first, total, y):
@@ -42,8 +43,8 @@ def dropped_delta(slope, key: np.uint64, drop: float, y: Array, delta: Array, fi
     Other arguments as for `dropout`.
     """
     size = check(y=(y, "batch units"), delta=(delta, "batch units"))
-    launch(_dropped_delta(slope), (size.batch, size.units), key, y.dtype.type(drop), first, total or size.units,
-           y, delta)
+    launch(_dropped_delta(slope), (size.batch, size.units), key, y.dtype.type(drop), first,
+           size.units if total is None else total, y, delta)
 
 
 @cache

@@ -9,16 +9,11 @@ from functools import cache
 import numpy as np
 
 from sparsenet.device import Array, launch, scalar
-from sparsenet.kernels.rows import reduce_rows
-from sparsenet.shapes import check
+from sparsenet.kernels.rows import add, reduce_rows
+from sparsenet.shapes import check, values_or
 
 _FLOAT64_SUM = True  # losses accumulate in float64
 _ZERO, _ONE, _NOTHING = np.float32(0), np.float32(1), np.float64(0)
-
-
-@scalar
-def _add(x, y):
-    return x + y
 
 
 def loss_sum(value, y: Array, target: Array, out: Array) -> None:
@@ -29,7 +24,7 @@ def loss_sum(value, y: Array, target: Array, out: Array) -> None:
     target  (batch, units) float32  in
     out     (batch) float64         out  loss of each example
     """
-    reduce_rows(value, _add, _NOTHING, y, target, out)
+    reduce_rows(value, add, _NOTHING, y, target, out)
 
 
 def sparse_loss_sum(value, y: Array, indptr: Array, indices: Array, data: Array | None, out: Array) -> None:
@@ -43,13 +38,8 @@ def sparse_loss_sum(value, y: Array, indptr: Array, indices: Array, data: Array 
     out      (batch) float64         out  loss of each example
     """
     size = check(y=(y, "batch units"), out=(out, "batch"))
-    reduce_rows(_of_zero(value), _add, _NOTHING, y, y, out)
-    launch(_correct_loss(value, data is not None), (size.batch,), y, indptr, indices, _or_dummy(data, y), out)
-
-
-def _or_dummy(data, y):
-    """Kernels of boolean matrices take no values; something of the right kind must fill the place."""
-    return y.reshape(-1) if data is None else data
+    reduce_rows(_of_zero(value), add, _NOTHING, y, y, out)
+    launch(_correct_loss(value, data is not None), (size.batch,), y, indptr, indices, values_or(y, data), out)
 
 
 @cache
@@ -101,7 +91,7 @@ def sparse_output_delta(slope, scale: float, y: Array, indptr: Array, indices: A
     scale = y.dtype.type(scale)
     launch(_zero_delta(slope, accumulate), (size.batch, size.units), scale, y, delta)
     launch(_correct_delta(slope, data is not None, accumulate), (size.batch,), scale, y, indptr, indices,
-           _or_dummy(data, y), delta)
+           values_or(y, data), delta)
 
 
 @cache

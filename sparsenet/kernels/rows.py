@@ -23,7 +23,8 @@ def _first(y, t):
 
 
 @scalar
-def _add(x, y):
+def add(x, y):
+    """x + y, for `reduce_rows`."""
     return x + y
 
 
@@ -38,7 +39,7 @@ def row_sum(y: Array, out: Array) -> None:
     y    (batch, units) float32        in
     out  (batch) float32 or float64    out
     """
-    reduce_rows(_first, _add, _NOTHING, y, y, out)
+    reduce_rows(_first, add, _NOTHING, y, y, out)
 
 
 def row_max(y: Array, out: Array) -> None:

@@ -14,7 +14,7 @@ from numba import prange
 
 from sparsenet.device import Array, launch, scalar
 from sparsenet.kernels.update import regularized
-from sparsenet.shapes import check
+from sparsenet.shapes import check, values_or
 
 _ZERO = np.float32(0)
 
@@ -31,13 +31,8 @@ def sparse_forward(indptr: Array, indices: Array, data: Array | None, weight: Ar
     """
     size = check(weight=(weight, "features units"), y=(y, "batch units"))
     valued = data is not None
-    launch(_forward(valued, accumulate), (size.batch, size.units), indptr, indices, _or_dummy(data, weight), weight, y,
+    launch(_forward(valued, accumulate), (size.batch, size.units), indptr, indices, values_or(weight, data), weight, y,
            on_cpu=_forward_on_cpu(valued, accumulate))
-
-
-def _or_dummy(data, weight):
-    """Kernels of boolean matrices take no values; something of the right kind must fill the place."""
-    return weight.reshape(-1) if data is None else data
 
 
 @cache
@@ -78,7 +73,7 @@ def sparse_weight_gradient(features: Array, indptr: Array, examples: Array, posi
     size = check(delta=(delta, "batch units"), gradient=(gradient, "features units"), listed=(features, "touched"))
     valued = data is not None
     launch(_weight_gradient(valued), (size.touched, size.units), features, indptr, examples, positions,
-           _or_dummy(data, delta), delta, gradient, on_cpu=_weight_gradient_on_cpu(valued))
+           values_or(delta, data), delta, gradient, on_cpu=_weight_gradient_on_cpu(valued))
 
 
 @cache
@@ -130,7 +125,7 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
                  listed=(features, "touched"), scratch=(scratch, "chunks units"))
     valued, number = data is not None, w.dtype.type
     launch(_sparse_update(rule, size.count, valued), (size.touched, size.units), features, indptr, examples, positions,
-           _or_dummy(data, delta), delta, w, slots, number(l2), number(l1), tuple(number(s) for s in scalars), scratch,
+           values_or(delta, data), delta, w, slots, number(l2), number(l1), tuple(number(s) for s in scalars), scratch,
            on_cpu=_sparse_update_on_cpu(rule, size.count, valued))
 
 

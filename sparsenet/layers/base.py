@@ -2,19 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sparsenet.activations import Activation
 from sparsenet.device import Array, Device
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.sparse import sparse_update
 from sparsenet.kernels.update import update
 from sparsenet.losses import Loss
-from sparsenet.optimizers import Optimizer, describe
+from sparsenet.optimizers import Optimizer
 from sparsenet.parallel import Solo
-from sparsenet.seeds import stream_key
 
 _CHUNKS = 64  # independent parts of a sparse update
 
@@ -33,49 +33,54 @@ class Signal:
     """(batch) working memory of a softmax"""
     key: np.uint64 | None = None
     """Random stream of this node and step; None outside training"""
+    whole: Array | None = None
+    """y with the units of all ranks, once a layer that reads this node has gathered it in the forward pass"""
 
 
 class Parameter:
     """A weight matrix (inputs, units) or a bias (1, units): values, gradient and optimizer state on one device."""
 
-    def __init__(self, inputs: int, units: int, initializer: Initializer, decays: bool) -> None:
-        self.inputs, self.units = inputs, units
-        self.initializer, self.decays = initializer, decays
-        self.name = ""
+    def __init__(self, inputs: int, units: int, initializer: Initializer, bias: bool = False) -> None:
+        self.inputs, self.units, self.initializer, self.bias = inputs, units, initializer, bias
         self.value: Array = None
         self.gradient: Array = None
         """Sum of what backward passes added; None for a weight whose update sums it itself"""
         self.slots: Array = None
-        self.trained_with: dict[str, Any] | None = None
-        """Description of the optimizer whose state the slots hold: networks that share a layer may train it in turn"""
+        """Optimizer state (count, inputs, units)"""
+        self.trained_with: str | None = None
+        """Name of the optimizer whose state it is"""
+        self.step = 0
+        """How many steps of that optimizer were made"""
+        self.prepared_by: Any = None
+        """The network that last prepared it for training: networks that share a layer may train it in turn"""
         self.source: tuple[Any, Array] | None = None
         """(SparseBatch, delta) of the last backward pass, where there is no gradient array"""
         self._scratch: Array = None
 
-    def initialize(self, device: Device, comm: Solo, seed: int, dtype: Any) -> None:
+    def initialize(self, device: Device, comm: Solo, key: np.uint64, dtype: Any) -> None:
         """Draw this rank's columns."""
         first, stop = comm.bounds(self.units)
-        key = stream_key(seed, self.name)
         self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
 
-    def prepare(self, device: Device, optimizer: Optimizer, fused: bool) -> None:
-        """Allocate what training with an optimizer needs; the same optimizer's state is kept."""
-        shape, dtype = self.value.shape, self.value.dtype
-        if self.slots is None or self.trained_with != describe(optimizer):
-            self.slots, self.trained_with = device.zeros((optimizer.slots, *shape), dtype), describe(optimizer)
+    def prepare(self, device: Device, optimizer: Optimizer, fused: bool, network: Any) -> None:
+        """Allocate what training needs. The state of an optimizer of this name is kept, another begins anew."""
+        shape, dtype, self.prepared_by = self.value.shape, self.value.dtype, network
+        if self.slots is None or self.trained_with != optimizer.name or self.slots.shape[0] != optimizer.slots:
+            self.slots, self.trained_with, self.step = device.zeros((optimizer.slots, *shape), dtype), optimizer.name, 0
         if fused:
             self.gradient = None
             self._scratch = device.zeros((_CHUNKS, shape[1]), dtype)
         else:  # anew: a step that was interrupted between backward pass and update leaves its gradient behind
             self.gradient = device.zeros(shape, dtype)
 
-    def update(self, optimizer: Optimizer, step: int) -> None:
+    def update(self, optimizer: Optimizer) -> None:
         """One step of the optimizer with the gradient of the last backward pass, which is used up."""
-        scalars = optimizer.scalars(step)
-        l2, l1 = (optimizer.l2, optimizer.l1) if self.decays else (0.0, 0.0)
+        self.step += 1
+        scalars = optimizer.scalars(self.step)
+        l2, l1 = (0.0, 0.0) if self.bias else (optimizer.l2, optimizer.l1)
         if self.gradient is None:
             assert self.source is not None
-            batch, delta = self.source
+            (batch, delta), self.source = self.source, None
             features, indptr, examples, positions = batch.by_feature(every=optimizer.visits_every_row)
             sparse_update(optimizer.rule, features, indptr, examples, positions, batch.values, delta, self.value,
                           self.slots, l2, l1, scalars, self._scratch)
@@ -85,7 +90,7 @@ class Parameter:
                    self.slots.reshape(optimizer.slots, size), l2, l1, scalars)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class Node:
     """One use of a layer: the layer, the nodes it reads, and how many units it has over all ranks."""
 
@@ -93,7 +98,6 @@ class Node:
     inputs: tuple["Node", ...]
     units: int
     sparse: bool = False
-    name: str = field(default="")
 
 
 class Layer(ABC):
@@ -104,6 +108,7 @@ class Layer(ABC):
     """
 
     name: str | None
+    activation: Activation | None = None
     comm: Solo = Solo()
 
     def __call__(self, *inputs: Node) -> Node:
@@ -139,9 +144,23 @@ class Layer(ABC):
         """Turn out.delta from dL/dy into dL/dz, in place."""
 
     @abstractmethod
-    def output_delta(self, out: Signal, loss: Loss, target: Any, scale: float, accumulate: bool) -> None:
-        """Write the dL/dz of scale * loss into out.delta; where accumulate, out.delta holds dL/dy of other nodes."""
-
-    @abstractmethod
     def backward(self, inputs: Sequence[Signal], out: Signal) -> None:
         """Add to inputs[i].delta, where there is one, and to the parameters' gradients."""
+
+    # ---- for layers that can be an output with a loss
+
+    def check_loss(self, loss: Loss) -> None:
+        """Raise ValueError where this layer cannot be an output with that loss."""
+        raise ValueError(f"a layer of class {type(self).__name__} cannot have a loss")
+
+    def check_targets(self, loss: Loss, smallest: float, largest: float, what: str) -> None:
+        """Raise ValueError where targets from smallest to largest have no meaning."""
+        raise NotImplementedError
+
+    def output_loss(self, out: Signal, loss: Loss, target: Any, result: Array) -> None:
+        """Write the loss of each example, summed over the units of all ranks, into result (batch) float64."""
+        raise NotImplementedError
+
+    def output_delta(self, out: Signal, loss: Loss, target: Any, scale: float, accumulate: bool) -> None:
+        """Write the dL/dz of scale * loss into out.delta; where accumulate, out.delta holds dL/dy of other nodes."""
+        raise NotImplementedError

@@ -20,19 +20,23 @@ class SparseBatch:
     """
 
     def __init__(self, device: Device, batch: int, nonzeros: int, features: int, boolean: bool, dtype: Any) -> None:
-        """Room for `batch` examples with `nonzeros` entries in all."""
+        """Room for `batch` examples with `nonzeros` entries in all.
+
+        Rooms have at least one element: numba-cuda cannot slice an array of none.
+        """
         self.device, self.features, self.boolean = device, features, boolean
         self.batch_size, self.capacity = batch, nonzeros
         self._host: dict[str, Any] = {
             "indptr": np.zeros(batch + 1, np.int64),
-            "indices": np.zeros(nonzeros, np.int32),
-            "data": np.zeros(0 if boolean else nonzeros, dtype),
+            "indices": np.zeros(max(1, nonzeros), np.int32),
+            "data": np.zeros(0 if boolean else max(1, nonzeros), dtype),
         }
         self._rooms = self._host if device.name == "cpu" else {k: device.put(v) for k, v in self._host.items()}
         self._dtype = dtype
         self._noise: Array = None
         self._turned_host: dict[str, Any] = {}
         self._turned_rooms: dict[str, Array] = {}
+        self._count: np.ndarray | None = None
         self._turned: tuple[bool, tuple[Array, ...]] | None = None
         self.indptr: Array = None
         self.indices: Array = None
@@ -62,7 +66,7 @@ class SparseBatch:
         self.values = self.data
         if drop and key is not None:
             if self._noise is None:
-                self._noise = self.device.zeros(self.capacity, self._dtype)
+                self._noise = self.device.zeros(max(1, self.capacity), self._dtype)
             self.values = self._noise[:self.indices.shape[0]]
             denoise(key, drop, self.features, self.indptr, self.indices, self.data, self.values)
 
@@ -73,36 +77,37 @@ class SparseBatch:
         return self._turned[1]
 
     def _turn(self, every: bool) -> tuple[Array, Array, Array, Array]:
-        if not self._turned_host:
-            self._make_room()
-        host, nonzeros = self._turned_host, self.indices.shape[0]
+        nonzeros = self.indices.shape[0]
         indptr, indices = self._host["indptr"][:self.indptr.shape[0]], self._host["indices"][:nonzeros]
+        examples, positions = (self._turned_room(name, self.capacity, np.int32) for name in ("examples", "positions"))
         if every:
-            transpose_all(indptr, indices, host["all_indptr"], host["examples"], host["positions"])
-            features = self._turned_rooms["all_features"]
-            starts = self._upload_turned("all_indptr", self.features + 1)
+            starts = self._turned_room("every_indptr", self.features + 1, np.int64)
+            transpose_all(indptr, indices, starts, examples, positions)
+            features, kind, count = self._every_feature(), "every_indptr", self.features
         else:
-            touched = np.zeros(1, np.int64)
-            transpose(indptr, indices, host["count"], host["features"], host["indptr"], host["examples"],
-                      host["positions"], touched)
-            features = self._upload_turned("features", int(touched[0]))
-            starts = self._upload_turned("indptr", int(touched[0]) + 1)
-        return (features, starts, self._upload_turned("examples", nonzeros),
+            distinct = min(self.capacity, self.features)
+            listed = self._turned_room("features", distinct, np.int32)
+            starts, touched = self._turned_room("indptr", distinct + 1, np.int64), np.zeros(1, np.int64)
+            if self._count is None:
+                self._count = np.zeros(self.features, np.int64)
+            transpose(indptr, indices, self._count, listed, starts, examples, positions, touched)
+            kind, count = "indptr", int(touched[0])
+            features = self._upload_turned("features", count)
+        return (features, self._upload_turned(kind, count + 1), self._upload_turned("examples", nonzeros),
                 self._upload_turned("positions", nonzeros))
 
-    def _make_room(self) -> None:
-        distinct = min(self.capacity, self.features)
-        self._turned_host = {
-            "count": np.zeros(self.features, np.int64),
-            "features": np.zeros(distinct, np.int32),
-            "indptr": np.zeros(distinct + 1, np.int64),
-            "all_features": np.arange(self.features, dtype=np.int32),
-            "all_indptr": np.zeros(self.features + 1, np.int64),
-            "examples": np.zeros(self.capacity, np.int32),
-            "positions": np.zeros(self.capacity, np.int32),
-        }
-        self._turned_rooms = (self._turned_host if self.device.name == "cpu" else
-                              {k: self.device.put(v) for k, v in self._turned_host.items()})
+    def _every_feature(self) -> Array:
+        if "every" not in self._turned_rooms:
+            self._turned_rooms["every"] = self.device.put(np.arange(self.features, dtype=np.int32))
+        return self._turned_rooms["every"]
+
+    def _turned_room(self, name: str, length: int, dtype: Any) -> np.ndarray:
+        """The host's side of a room, made when first wanted."""
+        if name not in self._turned_host:
+            self._turned_host[name] = np.zeros(max(1, length), dtype)
+            self._turned_rooms[name] = (self._turned_host[name] if self.device.name == "cpu" else
+                                        self.device.put(self._turned_host[name]))
+        return self._turned_host[name]
 
     def _upload_turned(self, name: str, length: int) -> Array:
         return _filled(self.device, self._turned_host[name], self._turned_rooms[name], length)

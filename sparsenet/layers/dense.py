@@ -7,11 +7,12 @@ import numpy as np
 
 from sparsenet import activations, initializers
 from sparsenet.activations import Activation
+from sparsenet.device import Array
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.activation import activate, hidden_delta
 from sparsenet.kernels.dense import column_sum, matmul
 from sparsenet.kernels.dropout import dropout, dropped_delta
-from sparsenet.kernels.loss import output_delta, sparse_output_delta
+from sparsenet.kernels.loss import loss_sum, output_delta, sparse_loss_sum, sparse_output_delta
 from sparsenet.kernels.rows import row_divide, row_exp, row_max, row_sum, softmax_delta, softmax_pull
 from sparsenet.kernels.sparse import sparse_forward, sparse_weight_gradient
 from sparsenet.layers.base import Layer, Node, Parameter, Signal
@@ -33,6 +34,8 @@ class Dense(Layer):
     W_i is (inputs, units) float32, split over ranks by columns. Raises ValueError for values out of range.
     """
 
+    activation: Activation
+
     def __init__(self, units: int, activation: str | Activation = "linear", *, dropout: float = 0.0,
                  initializer: str | Initializer = "xavier", bias: float | np.ndarray = 0.0,
                  name: str | None = None) -> None:
@@ -45,7 +48,7 @@ class Dense(Layer):
         if self.activation.rowwise and dropout:
             raise ValueError("Dense: dropout after a softmax has no use")
         self.weights: list[Parameter] = []
-        self.bias = Parameter(1, units, initializers.values(bias, units), decays=False)
+        self.bias = Parameter(1, units, initializers.values(bias, units), bias=True)
 
     def settings(self) -> dict[str, Any]:
         return {"units": self.units, "activation": self.activation, "dropout": self.dropout,
@@ -65,7 +68,7 @@ class Dense(Layer):
             raise TypeError("Dense: needs at least one input")
         widths = [node.units for node in inputs]
         if not self.weights:
-            self.weights = [Parameter(width, self.units, self.initializer, decays=True) for width in widths]
+            self.weights = [Parameter(width, self.units, self.initializer) for width in widths]
         known = [weight.inputs for weight in self.weights]
         if widths != known:
             raise ValueError(f"Dense {self.name or ''}: was called on inputs of widths {known} before, now {widths}")
@@ -77,7 +80,8 @@ class Dense(Layer):
             if isinstance(x, SparseBatch):
                 sparse_forward(x.indptr, x.indices, x.values, weight.value, out.y, accumulate=i > 0)
             else:
-                matmul(self.comm.gather(x), weight.value, out.y, accumulate=i > 0)
+                source.whole = self.comm.gather(x)
+                matmul(source.whole, weight.value, out.y, accumulate=i > 0)
         activate(self.activation.value, self.bias.value.reshape(-1), out.y)
         if self.activation.rowwise:
             row_max(out.y, out.row_largest)
@@ -104,6 +108,22 @@ class Dense(Layer):
         self.comm.all_reduce_sum(out.row_total)
         softmax_delta(out.row_total, out.y, out.delta)
 
+    def check_loss(self, loss: Loss) -> None:
+        loss.through(self.activation)
+        if self.dropout:
+            raise ValueError("a layer with dropout cannot have a loss")
+
+    def check_targets(self, loss: Loss, smallest: float, largest: float, what: str) -> None:
+        loss.check_targets(self.activation, smallest, largest, what)
+
+    def output_loss(self, out: Signal, loss: Loss, target: Any, result: Array) -> None:
+        value, _ = loss.through(self.activation)
+        if isinstance(target, SparseBatch):
+            sparse_loss_sum(value, out.y, target.indptr, target.indices, target.data, result)
+        else:
+            loss_sum(value, out.y, target, result)
+        self.comm.all_reduce_sum(result)
+
     def output_delta(self, out: Signal, loss: Loss, target: Any, scale: float, accumulate: bool) -> None:
         _, slope = loss.through(self.activation)
         if accumulate and self.activation.rowwise:
@@ -127,7 +147,7 @@ class Dense(Layer):
                 else:
                     sparse_weight_gradient(*x.by_feature(every=False), x.values, out.delta, weight.gradient)
                 continue
-            matmul(self.comm.gather(x), out.delta, weight.gradient, transpose_a=True, accumulate=True)
+            matmul(source.whole, out.delta, weight.gradient, transpose_a=True, accumulate=True)
             if source.delta is not None:
                 partial = self.comm.spread(source.delta)
                 matmul(out.delta, weight.value, partial, transpose_b=True, accumulate=True)

@@ -18,7 +18,6 @@ class Feed:
 
     def __init__(self, matrix: Any, device: Device, dtype: Any, batch: int, *, length_one: bool = False,
                  sum_one: bool = False) -> None:
-        self._source = matrix, length_one, sum_one
         self.matrix: Any = _scaled(matrix, dtype, length_one, sum_one)
         self.sparse = sp.issparse(self.matrix)
         self.device = device
@@ -29,18 +28,17 @@ class Feed:
             self._room = SparseBatch(device, batch, int(longest.sum()), self.matrix.shape[1], boolean, dtype)
         else:
             self._room = device.zeros((batch, self.matrix.shape[1]), dtype)
-
-    def same_as(self, other: "Feed") -> bool:
-        """Whether both load the same values."""
-        return self._source[0] is other._source[0] and self._source[1:] == other._source[1:]
+            self._host = self._room if device.name == "cpu" else np.zeros(self._room.shape, dtype)
 
     def load(self, rows: np.ndarray) -> SparseBatch | Array:
         """These rows, in this order, on the device."""
         if self.sparse:
             self._room.load(self.matrix, rows)
             return self._room
-        part = self._room[:len(rows)]
-        self.device.write(part, self.matrix[rows])
+        part, host = self._room[:len(rows)], self._host[:len(rows)]
+        np.take(self.matrix, rows, axis=0, out=host)
+        if self.device.name != "cpu":
+            self.device.write(part, host)
         return part
 
 

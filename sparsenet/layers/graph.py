@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from sparsenet.activations import ACTIVATIONS, Activation
@@ -40,29 +41,38 @@ def ordered(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
     return order
 
 
-def name_nodes(nodes: Sequence[Node]) -> None:
-    """Name layers that have no name by kind and place (input1, dense1, dense2), and nodes by their layers.
+def name_layers(nodes: Sequence[Node]) -> dict[Layer, str]:
+    """Names of layers: those they were given, else kind and place (input1, dense1, dense2).
 
-    Raises ValueError where two layers, or two nodes, have one name.
+    Raises ValueError where two layers were given one name.
     """
     layers = list(dict.fromkeys(node.layer for node in nodes))
     taken = Counter(layer.name for layer in layers if layer.name)
     if taken and max(taken.values()) > 1:
         raise ValueError(f"name: two layers are called {taken.most_common(1)[0][0]!r}")
+    names: dict[Layer, str] = {}
     for layer in layers:
-        if not layer.name:
-            kind = _kind(layer).lower()
-            layer.name = next(name for i in range(1, len(layers) + len(taken) + 2)
-                              if (name := f"{kind}{i}") not in taken)
-            taken[layer.name] = 1
-    uses: Counter[str | None] = Counter()
+        kind = _kind(layer).lower()
+        free = (name for i in count(1) if (name := f"{kind}{i}") not in taken)
+        names[layer] = layer.name or next(free)
+        taken[names[layer]] = 1
+    return names
+
+
+def name_nodes(nodes: Sequence[Node], layers: Mapping[Layer, str]) -> dict[Node, str]:
+    """Names of nodes: their layers', with a number from a layer's second use on (dense1, dense1.2).
+
+    Raises ValueError where a layer was given the name of such a use.
+    """
+    uses: Counter[Layer] = Counter()
+    names = {}
     for node in nodes:
-        uses[node.layer.name] += 1
-        count = uses[node.layer.name]
-        node.name = str(node.layer.name) if count == 1 else f"{node.layer.name}.{count}"
-    name, count = Counter(node.name for node in nodes).most_common(1)[0]
-    if count > 1:
+        uses[node.layer] += 1
+        names[node] = layers[node.layer] + (f".{uses[node.layer]}" if uses[node.layer] > 1 else "")
+    name, times = Counter(names.values()).most_common(1)[0]
+    if times > 1:
         raise ValueError(f"name: a layer is called {name!r}, as is the repeated use of another")
+    return names
 
 
 def _kind(layer: Layer) -> str:
@@ -72,14 +82,15 @@ def _kind(layer: Layer) -> str:
     return type(layer).__name__
 
 
-def describe(nodes: Sequence[Node]) -> dict[str, Any]:
+def describe(nodes: Sequence[Node], names: Mapping[Layer, str]) -> dict[str, Any]:
     """Layers and connections as plain dicts and lists. Raises ValueError for a kind of layer that is not in LAYERS."""
     layers = list(dict.fromkeys(node.layer for node in nodes))
     for layer in layers:
         if type(layer) not in LAYERS.values():
             raise ValueError(f"a layer of class {type(layer).__name__} cannot be saved: LAYERS does not list it")
     return {
-        "layers": [{"kind": _kind(layer), **{k: _plain(v) for k, v in layer.settings().items()}} for layer in layers],
+        "layers": [{"kind": _kind(layer), **{k: _plain(v) for k, v in layer.settings().items()}, "name": names[layer]}
+                   for layer in layers],
         "nodes": [{"layer": layers.index(node.layer), "inputs": [nodes.index(source) for source in node.inputs]}
                   for node in nodes],
     }

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from sparsenet.layers.base import Layer, Node, Signal
-from sparsenet.losses import Loss
 
 
 def Input(features: int, *, sparse: bool = False, normalize: bool = False, denoising: float = 0.0,  # noqa: N802
@@ -56,9 +55,6 @@ class InputLayer(Layer):
 
     def delta(self, out: Signal) -> None:
         raise TypeError("an input has no delta")
-
-    def output_delta(self, out: Signal, loss: Loss, target: Any, scale: float, accumulate: bool) -> None:
-        raise TypeError("an input cannot be an output")
 
     def backward(self, inputs: Sequence[Signal], out: Signal) -> None:
         pass

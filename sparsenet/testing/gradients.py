@@ -23,8 +23,8 @@ def check_gradients(network: Network, inputs: Matrices, targets: Matrices, *, tr
     A loss with a margin or an activation with a kink may be measured across it: choose other weights then.
     """
     copy = network.copy(dtype="float64", device="cpu")
-    feeds, wanted = bind(copy, inputs, targets, batch=2**31)
-    rows = np.arange(next(iter(feeds.values())).matrix.shape[0])
+    feeds, wanted, examples = bind(copy, inputs, targets, batch=2**31)
+    rows = np.arange(examples)
     copy.passes.allocate(len(rows), training=True)
     copy.prepare(sgd(), keep_gradients=True)
     loaded = {name: feed.load(rows) for name, feed in feeds.items()}
