@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsenet.device import scalar
+from sparsenet.device import check_compiles, plain, scalar
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -32,11 +32,17 @@ class Activation:
     """Softmax: y depends on every unit of the example."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", scalar(self.value))
-        object.__setattr__(self, "slope", scalar(self.slope))
+        own = self.settings is None
+        if own and self.name in ACTIVATIONS:
+            raise ValueError(f"activation {self.name!r}: that name is sparsenet's, choose another")
+        for part in ("value", "slope"):
+            function = scalar(getattr(self, part))
+            object.__setattr__(self, part, function)
+            if own:
+                check_compiles(function, (_ONE,), f"activation {self.name!r}: {part}")
         if self.rowwise:
             return
-        value, slope = (compiled.py_func for compiled in (self.value, self.slope))  # type: ignore[attr-defined]
+        value, slope = (plain(function) for function in (self.value, self.slope))
         for z in np.array([-1.7, -0.6, 0.4, 1.3]):
             step = 1e-3
             measured = (float(value(z + step)) - float(value(z - step))) / (2 * step)

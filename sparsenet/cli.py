@@ -1,6 +1,7 @@
 """The command `sparsenet`. Wrong use and bad files: one line, exit status 2."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,8 @@ from sparsenet.version import __version__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a product's name may hold what the terminal cannot show
     try:
         return options.run(options)
     except (ValueError, TypeError, OSError, ImportError, RuntimeError, FloatingPointError) as error:

@@ -96,11 +96,11 @@ def run(*, ratings: str | Path | None = None, min_rating: float | None = None, o
         "popularity": evaluate_lists(popularity(split.train, split.test.fold_in), split.test.hidden, METRICS),
         "sparsenet": evaluate_lists(recommend(network, split.test.fold_in, 100)[0], split.test.hidden, METRICS),
     }
-    print(f"test {who}: 20 % of their items hidden, to be found from the other 80 %\n{_table(table)}\n")
-    print(_examples(network, split.test, names, who))
     network.save(folder / "model.nc")
     history.plot(folder / "learning_curve.png")
     _picture(table, f"test {who}", folder / "metrics.png")
+    print(f"test {who}: 20 % of their items hidden, to be found from the other 80 %\n{_table(table)}\n")
+    print(_examples(network, split.test, names, who))
     print(f"model.nc, learning_curve.png and metrics.png are in {folder.resolve()} "
           f"({time.perf_counter() - started:.0f} s in all)")
     return table

@@ -17,6 +17,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from types import FunctionType
 from typing import Any
 
@@ -38,6 +39,8 @@ def scalar(function: Callable) -> Callable:
     """
     if isinstance(function, numba.core.dispatcher.Dispatcher):
         return kernel_cache.renamed(function)
+    if numba.config.DISABLE_JIT:
+        return function
     if not isinstance(function, FunctionType):
         raise TypeError(f"expected a function written in Python, such as lambda z: math.tanh(z), got {function!r}")
     return njit(kernel_cache.named(function), **_CPU_FLAGS)
@@ -51,6 +54,25 @@ class _Cuda:
 
 
 cuda = _Cuda()
+
+
+def plain(function: Any) -> Callable:
+    """The plain Python of a scalar function."""
+    return getattr(function, "py_func", function)
+
+
+def check_compiles(function: Any, arguments: tuple[Any, ...], what: str) -> None:
+    """Raise ValueError where Numba cannot compile a scalar function for arguments of these kinds.
+
+    arguments  numbers, or tuples of numbers, of the kinds that kernels will pass
+    """
+    if numba.config.DISABLE_JIT:
+        return
+    try:
+        function.compile(tuple(numba.typeof(argument) for argument in arguments))
+    except numba.core.errors.NumbaError as error:
+        reason = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ValueError(f"{what} cannot be compiled: {' '.join(reason[:3])}") from error
 
 
 def launch(body: Callable, shape: tuple[int, ...], *args: Any, on_cpu: Callable | None = None) -> None:
@@ -113,6 +135,11 @@ class Cpu(Device):
 
     name = "cpu"
     threads, tile = 256, 16
+
+    def __init__(self) -> None:
+        if numba.config.DISABLE_JIT:
+            raise RuntimeError("NUMBA_DISABLE_JIT is set, and nothing can run on the CPU without it; "
+                               "device='simulator' runs kernels in plain Python, for a debugger")
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
@@ -295,7 +322,16 @@ def cuda_loops(body: Callable, axes: int) -> Callable:
 
 @functools.cache
 def _cuda_kernel(function: Callable) -> Any:
-    return numba_cuda().jit(_with_cuda(function, numba_cuda().jit(device=True)))
+    module = numba_cuda()
+    kernel = module.jit(_with_cuda(function, module.jit(device=True)))
+    return kernel if numba.config.ENABLE_CUDASIM else kernel_cache.attach(kernel, f"cuda {_cuda_version()}")
+
+
+def _cuda_version() -> str:
+    try:
+        return version("numba-cuda")
+    except PackageNotFoundError:
+        return numba.__version__  # numba's own numba.cuda
 
 
 @functools.cache
@@ -315,6 +351,7 @@ def numba_cuda() -> Any:
 
     Raises ImportError, with what to install, where numba-cuda cannot load.
     """
+    numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small launches are right where the arrays are small
     if "row_stack" not in vars(np):
         np.row_stack = np.vstack  # numba-cuda 0.30 names it, NumPy 2.5 dropped it
     try:

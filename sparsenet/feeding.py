@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sparsenet.data.dataset import canonical
+from sparsenet.data.dataset import Dataset, canonical
 from sparsenet.device import Device
 from sparsenet.layers.base import Node
 from sparsenet.layers.feed import Feed
@@ -16,7 +16,7 @@ from sparsenet.losses import Loss
 
 def by_name(values: Any, nodes: Mapping[str, Node], what: str) -> dict[str, Any]:
     """Values given as one, as a list in the nodes' order or as a dict, as a dict. Raises ValueError."""
-    if isinstance(values, Mapping):
+    if isinstance(values, Mapping) and not sp.issparse(values):  # SciPy's DOK matrix is a Mapping too
         if set(values) != set(nodes):
             raise ValueError(f"{what}: expected {', '.join(nodes)}, got {', '.join(map(str, values))}")
         return {name: values[name] for name in nodes}
@@ -66,6 +66,8 @@ class Door:
         return found
 
     def _checked(self, given: Any, what: str, units: int) -> Any:
+        if isinstance(given, Dataset) and given.weights is not None:
+            raise ValueError(f"{what}: the data set has weights, which networks do not heed yet; pass its matrix")
         if id(given) not in self._known:
             self._known[id(given)] = given, canonical(given, what)  # given is kept, so that its id stays its own
         matrix = self._known[id(given)][1]

@@ -1,4 +1,4 @@
-"""Compiled CPU kernels on disk, named by their content.
+"""Compiled kernels on disk, named by their content.
 
 Numba's own cache names a function by its file and time stamp: it never finds a kernel that a factory made, and it
 keeps a stale one when a function that the kernel calls has changed. Here the name is a hash of everything that the
@@ -8,22 +8,26 @@ The folder is $SPARSENET_CACHE, else the user's cache folder; an unwritable fold
 """
 
 import contextlib
+import enum
 import functools
 import hashlib
 import os
+import pickle
 import sys
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import llvmlite
 import numba
 import numpy as np
-from numba.core import caching
+from numba.core import caching, compiler, serialize
 from numba.misc.appdirs import user_cache_dir
 
 _LIBRARIES = {"numba", "numpy", "math", "builtins", "llvmlite"}  # their versions are part of every name
+_VERSIONS = f"numba {numba.__version__} llvmlite {llvmlite.__version__} numpy {np.__version__}"
 _NAMED: "weakref.WeakSet[FunctionType]" = weakref.WeakSet()  # what `named` made
 
 
@@ -64,20 +68,18 @@ def renamed(dispatcher: Any) -> Any:
 def attach(dispatcher: Any, flags: str) -> Any:
     """Let a Numba dispatcher load its machine code from disk, and save what it compiles; returns the dispatcher.
 
-    flags: compiler settings, part of the name.
+    dispatcher  numba.njit's or numba.cuda.jit's
+    flags       compiler settings, part of the name
     """
-    try:
-        os.makedirs(folder(), exist_ok=True)
-        name = fingerprint(dispatcher.py_func, flags)
-    except (OSError, UnnameableError):
-        return dispatcher
-    dispatcher._cache = _ContentCache(dispatcher.py_func, name)
+    on_cpu = isinstance(dispatcher, numba.core.dispatcher.Dispatcher)
+    both = (_reduce_cpu, _rebuild_cpu) if on_cpu else (_reduce_cuda, _rebuild_cuda)
+    dispatcher._cache = _Files(dispatcher.py_func, flags, *both)
     return dispatcher
 
 
 def fingerprint(function: FunctionType, flags: str = "") -> str:
     """Hash of the function's content, its callees' and its constants' included. Raises UnnameableError."""
-    digest = hashlib.sha256(f"{sys.version} numba {numba.__version__} numpy {np.__version__} {flags}".encode())
+    digest = hashlib.sha256(f"{sys.version} {_VERSIONS} {flags}".encode())
     for part in _describe(function, {}):
         digest.update(part.encode() if isinstance(part, str) else part)
         digest.update(b"\0")
@@ -87,7 +89,7 @@ def fingerprint(function: FunctionType, flags: str = "") -> str:
 def _describe(value: Any, seen: dict[int, int]) -> Iterator[str | bytes]:
     if isinstance(value, numba.core.dispatcher.Dispatcher):
         yield repr(sorted(value.targetoptions.items()))
-        value = value.py_func
+    value = getattr(value, "py_func", value)  # a dispatcher, numba.cuda's too
     value = getattr(value, "_defn", value)  # a Numba intrinsic
     if isinstance(value, FunctionType):
         if id(value) in seen:
@@ -113,7 +115,11 @@ def _describe(value: Any, seen: dict[int, int]) -> Iterator[str | bytes]:
         yield repr(value)
     elif isinstance(value, ModuleType):
         yield value.__name__
-    elif isinstance(value, type) or (callable(value) and _root(value) in _LIBRARIES):
+    elif isinstance(value, enum.Enum):
+        yield from _describe((str(value), value.value), seen)
+    elif isinstance(value, enum.EnumMeta):
+        yield from _describe(tuple(value.__members__.values()), seen)
+    elif callable(value) and _root(value) in _LIBRARIES:
         yield f"{value.__module__}.{value.__qualname__}"
     else:
         raise UnnameableError(repr(value))
@@ -154,53 +160,81 @@ def _names(code: CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *inner]))
 
 
-class _Place(caching._CacheLocator):
-    """A cache entry's place: our folder, the kernel's content as its version."""
+class _Files(caching._Cache):
+    """Numba's side of the cache: one file for each signature and machine, which holds its own checksum.
 
-    def __init__(self, py_func: FunctionType, name: str) -> None:
-        self._py_file, self._name = py_func.__code__.co_filename, name
+    A file that is damaged, or made by another Numba, only costs a compilation, whose result replaces it.
+    """
 
-    def get_cache_path(self) -> str:
+    def __init__(self, function: FunctionType, flags: str, reduce: Callable[[Any], Any],
+                 rebuild: Callable[[Any, Any], Any]) -> None:
+        self._function, self._flags, self._reduce, self._rebuild = function, flags, reduce, rebuild
+        self._files: dict[str, str] = {}
+
+    @property
+    def cache_path(self) -> str:
         return folder()
 
-    def get_source_stamp(self) -> str:
-        return self._name
-
-    def get_disambiguator(self) -> str:
-        return self._name
-
-    @classmethod
-    def from_function(cls, py_func: FunctionType, py_file: str) -> None:
-        return None
-
-
-class _Serializer(caching.CompileResultCacheImpl):
-    def __init__(self, py_func: FunctionType, name: str) -> None:
-        self._locator = _Place(py_func, name)
-        self._lineno = py_func.__code__.co_firstlineno
-        self._filename_base = self.get_filename_base(py_func.__name__, "")
-
-
-class _ContentCache(caching.FunctionCache):
-    def __init__(self, py_func: FunctionType, name: str) -> None:
-        self._name = repr(py_func)
-        self._py_func = py_func
-        self._impl = _Serializer(py_func, name)
-        self._cache_path = folder()
-        self._cache_file = caching.IndexDataCacheFile(self._cache_path, self._impl.filename_base, name)
-        self.enable()
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple:
-        return sig, codegen.magic_tuple()  # the content is in the file's name
-
-    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        try:  # the content as it is now, which is what will be compiled
+            name = fingerprint(self._function, f"{self._flags} {sig!r} {target_context.codegen().magic_tuple()}")
+            os.makedirs(folder(), exist_ok=True)
+        except (OSError, UnnameableError):
+            self._files.pop(repr(sig), None)
+            return None
+        self._files[repr(sig)] = os.path.join(folder(), f"{self._function.__name__}-{name}.kernel")
         try:
-            return super()._load_overload(sig, target_context)
-        except Exception:  # a damaged file (killed while the disk was full, say) only costs a compilation
-            with contextlib.suppress(OSError):
-                self.flush()
+            with open(self._files[repr(sig)], "rb") as file:
+                checksum, data = file.read(32), file.read()
+            if checksum != hashlib.sha256(data).digest():
+                return None
+            return self._rebuild(target_context, pickle.loads(data))
+        except Exception:
             return None
 
-    def _save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if repr(sig) not in self._files:
+            return
+        try:
+            dumped = serialize.dumps(self._reduce(data))
+        except Exception:  # what Numba cannot write down is compiled in every process
+            return
+        file = self._files[repr(sig)]
+        temporary = f"{file}-{uuid.uuid4().hex}"
         with contextlib.suppress(OSError):  # no room, no right: no cache
-            super()._save_overload(sig, data)
+            try:
+                with open(temporary, "wb") as written:
+                    written.write(hashlib.sha256(dumped).digest() + dumped)
+                os.replace(temporary, file)
+            except OSError:
+                os.unlink(temporary)
+                raise
+
+    def enable(self) -> None:
+        pass
+
+    def disable(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+def _reduce_cpu(result: Any) -> Any:
+    if result.library.has_dynamic_globals or result.lifted:
+        raise ValueError("holds addresses of this process")
+    return result._reduce()
+
+
+def _rebuild_cpu(target_context: Any, payload: Any) -> Any:
+    return compiler.CompileResult._rebuild(target_context, *payload)
+
+
+def _reduce_cuda(kernel: Any) -> Any:
+    return type(kernel), kernel._reduce_states()
+
+
+def _rebuild_cuda(target_context: Any, payload: Any) -> Any:
+    kind, states = payload
+    return kind._rebuild(**states)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.activations import Activation
-from sparsenet.device import scalar
+from sparsenet.device import check_compiles, plain, scalar
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _TINY = np.float32(1e-12)  # DSSTNE's MIN_ERROR: the logarithm of a saturated unit stays finite
@@ -45,10 +45,14 @@ class Loss:
     """Arguments of the function in this module that makes it; None: not one of this module's."""
 
     def __post_init__(self) -> None:
+        if self.settings is None and self.name in LOSSES:
+            raise ValueError(f"loss {self.name!r}: that name is sparsenet's, choose another")
         for part in ("value", "slope", "sigmoid_slope", "softmax_value", "softmax_slope"):
             function = getattr(self, part)
             if function is not None:
                 object.__setattr__(self, part, scalar(function))
+                if self.settings is None:
+                    check_compiles(getattr(self, part), (_ONE, _ONE), f"loss {self.name!r}: {part}")
         self._check("slope", self.value, self.slope, lambda y: 1.0)
         if self.sigmoid_slope is not None:
             self._check("sigmoid_slope", self.value, self.sigmoid_slope, lambda y: y * (1 - y))
@@ -58,7 +62,7 @@ class Loss:
 
     def _check(self, part: str, value: Any, slope: Any, factor: Callable[[float], float]) -> None:
         """Compare slope(y, t) with factor(y) d value / dy at a few points."""
-        value, slope, step = value.py_func, slope.py_func, 1e-3
+        value, slope, step = plain(value), plain(slope), 1e-3
         for y in np.array([0.23, 0.48, 0.77]):
             for t in np.array([0.0, 1.0]):
                 low, here, high = (float(value(y + side, t)) for side in (-step, 0, step))

@@ -112,6 +112,8 @@ class Network:
             if name not in self.parameters:
                 raise ValueError(f"weights: no parameter {name!r}; there are {', '.join(self.parameters)}")
             target = self.parameters[name].value
+            if np.iscomplexobj(array):
+                raise ValueError(f"weights: {name!r} is complex")
             with np.errstate(over="ignore"):  # what does not fit into float32 is infinite, and refused
                 array = np.asarray(array).astype(self.dtype)
             if array.size != np.prod(target.shape) or array.shape not in (target.shape, target.shape[1:]):
@@ -219,16 +221,22 @@ class Network:
         kept |= {f"slots {name}": self.device.fetch(p.slots) for name, p in self.parameters.items()
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
+            **self.describe(), "deterministic": self.deterministic,
+            "step": self.step, "epoch": self.epoch, "training": training or {},
+            "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
+                           for name, p in self.parameters.items()},
+        }, {**kept, **(arrays or {})})
+
+    def describe(self) -> dict[str, Any]:
+        """What the network computes, as plain dicts and lists: layers, connections, losses, seed and dtype."""
+        return {
             **describe(self.nodes, self.layer_names),
             "inputs": {name: self.nodes.index(node) for name, node in self.inputs.items()},
             "outputs": {name: self.nodes.index(node) for name, node in self.outputs.items()},
             "losses": {name: {"name": one.name, "settings": None if one.settings is None else dict(one.settings)}
                        for name, one in self.losses.items()},
-            "seed": int(self.seed), "dtype": str(self.dtype), "deterministic": self.deterministic,
-            "step": self.step, "epoch": self.epoch, "training": training or {},
-            "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
-                           for name, p in self.parameters.items()},
-        }, {**kept, **(arrays or {})})
+            "seed": int(self.seed), "dtype": str(self.dtype),
+        }
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, device: str | None = None,
@@ -247,7 +255,7 @@ class Network:
             network = cls(inputs, outputs, found or None, seed=description["seed"], device=device,
                           dtype=description["dtype"], deterministic=description["deterministic"])
             network.restore(description, arrays)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError, MemoryError) as error:
             raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

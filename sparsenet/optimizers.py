@@ -11,7 +11,7 @@ from numbers import Real
 
 import numpy as np
 
-from sparsenet.device import scalar
+from sparsenet.device import check_compiles, scalar
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -46,6 +46,9 @@ class Optimizer:
         if not (self.l2 >= 0 and self.l1 >= 0):
             raise ValueError(f"optimizer {self.name!r}: l2 and l1 must not be negative, got {self.l2}, {self.l1}")
         object.__setattr__(self, "rule", scalar(self.rule))
+        if not self.settings:  # not made by this module
+            scalars = tuple(np.float32(number) for number in self.scalars(1))
+            check_compiles(self.rule, (_ONE, _ONE, _ONE, _ONE, scalars), f"optimizer {self.name!r}: rule")
 
     @property
     def visits_every_row(self) -> bool:

@@ -34,17 +34,17 @@ class Passes:
         if batch <= self._batch and (trained or not training):
             return
         batch, training = max(batch, self._batch), training or trained
-        zeros, self._views, self._batch = self.device.zeros, {}, batch
-        self._room = []
+        zeros, room = self.device.zeros, []
         for node in self.nodes:
             if isinstance(node.layer, InputLayer):
-                self._room.append(Signal(None))
+                room.append(Signal(None))
                 continue
             first, stop = node.layer.comm.bounds(node.units)
             shape = (batch, stop - first)
-            self._room.append(Signal(zeros(shape, self.dtype), zeros(shape, self.dtype) if training else None,
-                                     zeros(batch, self.dtype), zeros(batch, self.dtype)))
+            room.append(Signal(zeros(shape, self.dtype), zeros(shape, self.dtype) if training else None,
+                               zeros(batch, self.dtype), zeros(batch, self.dtype)))
         self._losses = zeros(batch, np.float64)
+        self._room, self._views, self._batch = room, {}, batch  # all or nothing: memory may not suffice
 
     def _signals(self, batch: int) -> list[Signal]:
         if batch not in self._views:

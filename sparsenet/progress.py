@@ -15,4 +15,4 @@ def progress_bar(total: int, show: bool | None, *, initial: int = 0, description
 
 
 def _somebody_looks() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)

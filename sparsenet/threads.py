@@ -18,11 +18,10 @@ def choose_pool() -> None:
 
     A TBB from PyPI lies in the environment's own lib folder, where the loader does not look: load it by path.
     """
-    if "NUMBA_THREADING_LAYER" in os.environ or "NUMBA_THREADING_LAYER_PRIORITY" in os.environ:
-        return
-    numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]
     for library in glob.glob(os.path.join(sys.prefix, "lib", "libtbb.so.12")):
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    if "NUMBA_THREADING_LAYER" not in os.environ and "NUMBA_THREADING_LAYER_PRIORITY" not in os.environ:
+        numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]
 
 
 # BLAS as Numba links it: gemm(kind, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), column-major,

@@ -1,5 +1,6 @@
 """Training: epochs over a data set, validation, checkpoints, resuming."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.data.arrays import read_arrays
+from sparsenet.data.netcdf import check_target
 from sparsenet.feeding import Door
 from sparsenet.history import History
 from sparsenet.kernels.random import uniform
@@ -53,6 +55,8 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     longer finite: the network's weights are spoilt then, the last checkpoint is not.
     """
     _check(network, epochs, batch, patience, validation, checkpoint_every)
+    if checkpoint is not None:
+        check_target(checkpoint)
     validate = _validator(validation, metrics, batch)
     feeds, wanted, examples = bind(network, inputs, targets, batch)
     batch = min(batch, examples)
@@ -185,8 +189,9 @@ def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -
         training = description["training"]
         if "history" not in training:
             raise ValueError("it holds a network but no training; fit(checkpoint=…) writes files that do")
-        if description["seed"] != network.seed:
-            raise ValueError(f"its seed is {description['seed']}, the network's is {network.seed}")
+        for key, own in json.loads(json.dumps(network.describe())).items():
+            if description[key] != own:
+                raise ValueError(f"its {key} are {_shortened(description[key])}, the network's {_shortened(own)}")
         used = {state["trained_with"] for state in description["parameters"].values()}
         if used != {optimizer.name}:
             raise ValueError(f"it was trained with {', '.join(map(str, used))}, not with {optimizer.name}")
@@ -199,6 +204,11 @@ def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"resume: {path} does not fit: {error}") from error
     return run
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 300 else text[:300] + "…"
 
 
 def _titled(start: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

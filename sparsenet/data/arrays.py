@@ -1,5 +1,6 @@
 """Named arrays with a description, in one netCDF file: the form of model files and checkpoints."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from os import PathLike
@@ -20,7 +21,8 @@ def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arra
     Raises OSError naming the path where it cannot be written.
     """
     with create_netcdf(path) as file:
-        head = {"format": _FORMAT, "version": __version__, **description}
+        head = {"format": _FORMAT, "version": __version__, **description,
+                "checksums": {title: _checksum(array) for title, array in arrays.items()}}
         file.setncattr_string("sparsenet", json.dumps(head, default=_plain))
         for i, (title, array) in enumerate(arrays.items()):
             axes = [f"array{i}_axis{axis}" for axis in range(array.ndim)]
@@ -54,4 +56,11 @@ def read_arrays(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np
             raise ValueError(f"{path}: its description is damaged")
         if description["format"] > _FORMAT:
             raise ValueError(f"{path}: written by sparsenet {description['version']}, which this version cannot read")
-        return description, {variable.title: np.asarray(variable[...]) for variable in file.variables.values()}
+        arrays = {getattr(variable, "title", ""): np.asarray(variable[...]) for variable in file.variables.values()}
+    if {title: _checksum(array) for title, array in arrays.items()} != description.get("checksums"):
+        raise ValueError(f"{path}: its arrays are damaged")
+    return description, arrays
+
+
+def _checksum(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()

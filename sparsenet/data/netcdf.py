@@ -14,7 +14,9 @@ and the attribute datasets, their number. Source: the public source of DSSTNE (N
 """
 
 import errno
+import hashlib
 import os
+import platform
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,12 +139,10 @@ def create_netcdf(path: str | PathLike[str]) -> Iterator[Any]:
     """
     import netCDF4
 
-    target = Path(path).resolve()
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file to write", str(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such folder to write the file into", str(path))
-    temporary = target.with_name(f".sparsenet-{secrets.token_hex(8)}.tmp")
+    target = check_target(path)
+    ours = f".sparsenet-{_short_hash(target.name)}-{_short_hash(platform.node())}-"
+    _remove_left_behind(target.parent, ours)
+    temporary = target.with_name(f"{ours}{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with netCDF4.Dataset(temporary, "x", format="NETCDF4") as file:
             yield file
@@ -159,6 +159,38 @@ def create_netcdf(path: str | PathLike[str]) -> Iterator[Any]:
         raise OSError(errno.EIO, f"cannot write, is the disk full? {error}", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_target(path: str | PathLike[str]) -> Path:
+    """Where a file of this path will be. Raises OSError where there is no folder for it, or no file can be there."""
+    try:
+        target = Path(path).resolve()
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, "symbolic links in a circle", str(path)) from error
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file to write", str(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file, and would be replaced by one", str(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder to write the file into", str(path))
+    return target
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _remove_left_behind(folder: Path, start: str) -> None:
+    """Delete what processes of this machine, killed while they wrote the same file, have left."""
+    if os.name != "posix":
+        return
+    for path in folder.glob(f"{start}*.tmp"):
+        try:
+            os.kill(int(path.name.removeprefix(start).split("-")[0]), 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except (PermissionError, ValueError):
+            continue
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,10 @@ def _records(path: str | PathLike[str], columns: Sequence[str] | None) -> Iterat
         return
     first = first.removeprefix("\ufeff")
     delimiter = next((mark for mark in DELIMITERS if mark in first), ",")
-    fields = next(_split([first], delimiter))
+    try:
+        fields = next(_split([first], delimiter))
+    except csv.Error as error:
+        raise ValueError(f"{path}:{number}: {error}") from None
     user, item, rating, has_header = _positions(f"{path}:{number}", fields, columns)
 
     def lines() -> Iterator[str]:
@@ -135,10 +138,10 @@ def _records(path: str | PathLike[str], columns: Sequence[str] | None) -> Iterat
     try:
         for fields in _split(lines(), delimiter):
             try:
-                record = fields[user], fields[item], float(fields[rating])
+                record = fields[user].strip(), fields[item].strip(), float(fields[rating])
             except (ValueError, IndexError):
                 record = "", "", math.nan
-            if not abs(record[2]) <= FLOAT32_MAX:
+            if not (abs(record[2]) <= FLOAT32_MAX and record[0] and record[1]):
                 raise ValueError(
                     f"{path}:{number}: got {fields}, expected user, item and a finite rating in fields "
                     f"{user + 1}, {item + 1} and {rating + 1}"

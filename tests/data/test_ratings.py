@@ -110,7 +110,9 @@ def test_ids_that_are_not_all_integers_stay_text(file, ids):
 @given(
     records=st.lists(
         st.tuples(
-            st.text(st.characters(exclude_characters="\r\n\0\x1f", exclude_categories=["Cs"]), max_size=4),
+            st.text(st.characters(exclude_characters="\r\n\0\x1f", exclude_categories=["Cs"]), max_size=4)
+            .map(str.strip)
+            .filter(bool),
             st.integers(-5, 5),
             st.floats(-100, 100, width=32),
         ),
@@ -140,6 +142,8 @@ def test_what_csv_writes(tmp_path_factory, records, delimiter):
     ("content", "message"),
     [
         ("", ": no ratings, expected one a line"),
+        ("1,,3\n", r":1: got \['1', '', '3'\], expected user, item and a finite rating"),
+        ('"1,2,3', ":1: "),
         ("userId,movieId,rating\n", ": no ratings"),
         ("user,item,rating\n1,2,3\n", r":1: the header \['user', 'item', 'rating'\] lacks \['userId', 'movieId'\]"),
         ("1,2\n", ":1: the header"),
