@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsenet.device import check_compiles, plain, scalar
+from sparsenet.compiling import check_compiles, plain, scalar
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.activations import Activation
-from sparsenet.device import check_compiles, plain, scalar
+from sparsenet.compiling import check_compiles, plain, scalar
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _TINY = np.float32(1e-12)  # DSSTNE's MIN_ERROR: the logarithm of a saturated unit stays finite

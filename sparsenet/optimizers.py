@@ -11,7 +11,7 @@ from numbers import Real
 
 import numpy as np
 
-from sparsenet.device import check_compiles, scalar
+from sparsenet.compiling import check_compiles, scalar
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.data.arrays import read_arrays
-from sparsenet.data.netcdf import check_target
+from sparsenet.data.files import check_target
 from sparsenet.feeding import Door
 from sparsenet.history import History
 from sparsenet.kernels.random import uniform

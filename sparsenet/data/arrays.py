@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsenet.data.netcdf import create_netcdf, open_netcdf
+from sparsenet.data.files import create_netcdf, open_netcdf
 from sparsenet.version import __version__
 
 _FORMAT = 1

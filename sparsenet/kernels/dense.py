@@ -37,7 +37,7 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
     if device.name == "cpu":
         _check_for_blas(a=a, b=b, c=c)
     tile = device.tile
-    blocks = (-(-size.columns // tile), -(-size.rows // tile))
+    blocks = (-(-size.columns // tile), min(65_535, -(-size.rows // tile)))
     with exclusive if device.name == "cpu" else nullcontext():
         launch_pair(_matmul_on_cpu(transpose_a, transpose_b, accumulate),
                     _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile), blocks, (tile, tile), a, b, c)
@@ -85,25 +85,26 @@ def _matmul_on_cuda(transpose_a, transpose_b, accumulate, tile):
         a_tile = cuda.shared.array(area, np.float32)
         b_tile = cuda.shared.array(area, np.float32)
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        row, column = cuda.blockIdx.y * tile + y, cuda.blockIdx.x * tile + x
         inner = a.shape[0] if transpose_a else a.shape[1]
-        total = c[row, column] if accumulate and row < c.shape[0] and column < c.shape[1] else _ZERO
-        for start in range(0, inner, tile):
-            # Neighbouring threads read neighbouring elements, whichever way the operand lies.
-            i, j = (start + y, cuda.blockIdx.y * tile + x) if transpose_a else (row, start + x)
-            inside = i < a.shape[0] and j < a.shape[1]
-            a_tile[y * tile + x] = a[i, j] if inside else _ZERO
-            i, j = (cuda.blockIdx.x * tile + y, start + x) if transpose_b else (start + y, column)
-            inside = i < b.shape[0] and j < b.shape[1]
-            b_tile[y * tile + x] = b[i, j] if inside else _ZERO
-            cuda.syncthreads()
-            for k in range(tile):
-                left = a_tile[k * tile + y] if transpose_a else a_tile[y * tile + k]
-                right = b_tile[x * tile + k] if transpose_b else b_tile[k * tile + x]
-                total += left * right
-            cuda.syncthreads()
-        if row < c.shape[0] and column < c.shape[1]:
-            c[row, column] = total
+        left_column = cuda.blockIdx.x * tile
+        for top_row in range(cuda.blockIdx.y * tile, c.shape[0], cuda.gridDim.y * tile):
+            row, column = top_row + y, left_column + x
+            inside = row < c.shape[0] and column < c.shape[1]
+            total = c[row, column] if accumulate and inside else _ZERO
+            for start in range(0, inner, tile):
+                # Neighbouring threads read neighbouring elements, whichever way the operand lies.
+                i, j = (start + y, top_row + x) if transpose_a else (row, start + x)
+                a_tile[y * tile + x] = a[i, j] if i < a.shape[0] and j < a.shape[1] else _ZERO
+                i, j = (left_column + y, start + x) if transpose_b else (start + y, column)
+                b_tile[y * tile + x] = b[i, j] if i < b.shape[0] and j < b.shape[1] else _ZERO
+                cuda.syncthreads()
+                for k in range(tile):
+                    left = a_tile[k * tile + y] if transpose_a else a_tile[y * tile + k]
+                    right = b_tile[x * tile + k] if transpose_b else b_tile[k * tile + x]
+                    total += left * right
+                cuda.syncthreads()
+            if inside:
+                c[row, column] = total
     return matmul
 
 

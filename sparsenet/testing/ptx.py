@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsenet.device import Cuda, Device, compile_ptx, cuda_loops
+from sparsenet.compiling import compile_ptx, cuda_loops
+from sparsenet.device import Cuda, Device
 
 
 class Compiled(NamedTuple):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from sparsenet.data import Dataset, read_netcdf, write_netcdf
-from sparsenet.data.netcdf import create_netcdf, open_netcdf
+from sparsenet.data.files import create_netcdf, open_netcdf
 
 MADE = "netcdf/dsstne_made/"
 FILL = 4294967295  # netCDF's default fill value of uint32
