@@ -138,7 +138,8 @@ class Cuda(Device):
     def __init__(self) -> None:
         self.numba_cuda = numba_cuda()
         if not self.numba_cuda.is_available():
-            raise RuntimeError("device='cuda': no NVIDIA GPU or driver was found; device='cpu' runs everywhere")
+            raise RuntimeError("device='cuda': no NVIDIA GPU with a driver for this CUDA was found (CUDA 13 needs "
+                               "driver 580 or later); device='cpu' runs everywhere")
 
     def put(self, array: np.ndarray) -> Array:
         return self.numba_cuda.to_device(np.ascontiguousarray(array))

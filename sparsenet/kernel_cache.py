@@ -5,6 +5,7 @@ keeps a stale one when a function that the kernel calls has changed. Here the na
 compiled code depends on: the byte code of the kernel, of every function it calls, and each constant they refer to.
 
 The folder is $SPARSENET_CACHE, else the user's cache folder; an unwritable folder means no cache, never an error.
+Nothing in it is ever needed: delete it to save room.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 """A network: the nodes that layers made, in order, with their buffers on one device."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -9,7 +10,7 @@ import numpy as np
 
 from sparsenet import losses
 from sparsenet.activations import Activation
-from sparsenet.data.arrays import read_arrays, write_arrays
+from sparsenet.data.arrays import as_json, read_arrays, write_arrays
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
 from sparsenet.feeding import Door, by_name
@@ -228,15 +229,15 @@ class Network:
         }, {**kept, **(arrays or {})})
 
     def describe(self) -> dict[str, Any]:
-        """What the network computes, as plain dicts and lists: layers, connections, losses, seed and dtype."""
-        return {
+        """What the network computes, as a file has it: layers, connections, losses, seed and dtype."""
+        return json.loads(as_json({
             **describe(self.nodes, self.layer_names),
             "inputs": {name: self.nodes.index(node) for name, node in self.inputs.items()},
             "outputs": {name: self.nodes.index(node) for name, node in self.outputs.items()},
             "losses": {name: {"name": one.name, "settings": None if one.settings is None else dict(one.settings)}
                        for name, one in self.losses.items()},
             "seed": int(self.seed), "dtype": str(self.dtype),
-        }
+        }))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, device: str | None = None,

@@ -1,6 +1,5 @@
 """Training: epochs over a data set, validation, checkpoints, resuming."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -189,7 +188,7 @@ def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -
         training = description["training"]
         if "history" not in training:
             raise ValueError("it holds a network but no training; fit(checkpoint=…) writes files that do")
-        for key, own in json.loads(json.dumps(network.describe())).items():
+        for key, own in network.describe().items():
             if description[key] != own:
                 raise ValueError(f"its {key} are {_shortened(description[key])}, the network's {_shortened(own)}")
         used = {state["trained_with"] for state in description["parameters"].values()}

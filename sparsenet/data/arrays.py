@@ -23,7 +23,7 @@ def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arra
     with create_netcdf(path) as file:
         head = {"format": _FORMAT, "version": __version__, **description,
                 "checksums": {title: _checksum(array) for title, array in arrays.items()}}
-        file.setncattr_string("sparsenet", json.dumps(head, default=_plain))
+        file.setncattr_string("sparsenet", as_json(head))
         for i, (title, array) in enumerate(arrays.items()):
             axes = [f"array{i}_axis{axis}" for axis in range(array.ndim)]
             for axis, size in zip(axes, array.shape, strict=True):
@@ -31,6 +31,11 @@ def write_arrays(path: str | PathLike[str], description: Mapping[str, Any], arra
             variable = file.createVariable(f"array{i}", array.dtype, axes, contiguous=array.ndim > 0)
             variable.setncattr_string("title", title)
             variable[...] = array
+
+
+def as_json(description: Mapping[str, Any]) -> str:
+    """The text of a description; NumPy's numbers become Python's. Raises TypeError for what JSON does not have."""
+    return json.dumps(description, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -83,7 +83,8 @@ def _output_delta(slope, accumulate):
 
 def sparse_output_delta(slope, scale: float, y: Array, indptr: Array, indices: Array, data: Array | None,
                         delta: Array, accumulate: bool = False) -> None:
-    """delta = scale * slope(y, t) for targets t in CSR; += where accumulate. Arrays as for `sparse_loss_sum`.
+    """delta = scale * slope(y, t) for targets t in CSR; += where accumulate. Arrays as for `sparse_loss_sum`, but the
+    units of an example must be distinct.
 
     delta  (batch, units) float32  out or inout
     """

@@ -14,7 +14,7 @@ def Input(features: int, *, sparse: bool = False, normalize: bool = False, denoi
 
     features   number of columns
     sparse     examples are rows of a scipy sparse matrix, and stay sparse
-    normalize  divide each example by its Euclidean length
+    normalize  divide each example by its Euclidean length, before any noise
     denoising  probability with which, in training, each nonzero of a sparse input is dropped; the others are
                multiplied by 1 / (1 - denoising)
 
