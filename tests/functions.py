@@ -1,0 +1,37 @@
+"""The scalar functions that kernels are tested with: all that sparsenet ships, and one of a user's own of each kind."""
+
+import math
+
+import numpy as np
+
+from sparsenet import activations, losses, optimizers
+from sparsenet.activations import Activation
+from sparsenet.losses import Loss
+from sparsenet.optimizers import Optimizer
+
+ONE = np.float32(1)
+
+USERS_ACTIVATION = Activation("arsinh", value=lambda z: math.asinh(z), slope=lambda y: ONE / math.cosh(y))
+USERS_LOSS = Loss("cauchy", value=lambda y, t: math.log1p((y - t) * (y - t)),
+                  slope=lambda y, t: (y - t + y - t) / (ONE + (y - t) * (y - t)))
+
+
+def _bounded(w, g, m, v, s):
+    m = max(m, abs(g))
+    return w - s[0] * g / (ONE + m), m, v
+
+
+USERS_OPTIMIZER = Optimizer("bounded", _bounded, slots=1, scalars=lambda step: (0.5 / step,))
+
+ACTIVATIONS = [a for a in [make() for make in activations.ACTIVATIONS.values()] if not a.rowwise] + [USERS_ACTIVATION]
+OPTIMIZERS = [make() for make in optimizers.OPTIMIZERS.values()] + [USERS_OPTIMIZER]
+
+
+def _outputs():
+    for loss in [make() for make in losses.LOSSES.values()]:
+        for activation in loss.outputs or ("linear", "softmax"):
+            yield f"{loss.name}-{activation}", *loss.through(activations.get(activation))
+    yield f"{USERS_LOSS.name}-{USERS_ACTIVATION.name}", *USERS_LOSS.through(USERS_ACTIVATION)
+
+
+OUTPUTS = list(_outputs())  # (names of loss and activation, loss, its delta)
