@@ -12,7 +12,7 @@ from sparsenet.device import Array, launch, scalar
 from sparsenet.kernels.rows import add, reduce_rows
 from sparsenet.shapes import check, values_or
 
-_FLOAT64_SUM = True  # losses accumulate in float64
+_FLOAT64_SUMS = ("correct_loss",)  # all other kernels here compute in their arrays' type
 _ZERO, _ONE, _NOTHING = np.float32(0), np.float32(1), np.float64(0)
 
 

@@ -13,7 +13,7 @@ from numba import prange
 from sparsenet.device import Array, cuda, device_of, launch, launch_pair, scalar
 from sparsenet.shapes import check
 
-_FLOAT64_SUM = True  # reductions accumulate in float64
+_FLOAT64_SUMS = ("reduce_rows",)  # all other kernels here compute in their arrays' type
 _NOTHING, _LOWEST = np.float64(0), np.float64(-np.inf)
 
 
