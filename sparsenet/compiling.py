@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-from sparsenet import kernel_cache, threads
+from sparsenet import kernel_cache
 
 _CPU_FLAGS = {"error_model": "numpy", "nogil": True}  # no zero-division branches; other Python threads go on
 
@@ -89,7 +89,6 @@ def cpu_loops(body: Callable, axes: int) -> Callable:
 @functools.cache
 def cpu_function(function: Callable) -> Callable:
     """A function compiled for the CPU, its `prange` loops over all cores, kept on disk."""
-    threads.choose_pool()
     parallel = "prange" in function.__code__.co_names
     function = kernel_cache.named(function)
     return kernel_cache.attach(njit(function, parallel=parallel, **_CPU_FLAGS), f"parallel={parallel} {_CPU_FLAGS}")

@@ -85,8 +85,11 @@ def run(*, ratings: str | Path | None = None, min_rating: float | None = None, o
     split = strong_generalization(matrix)
     names = names[split.items]
     network = build(split.train, settings, seed=seed, device=device)
-    print(f"training on {split.train.shape[0]:,} {who}; {split.validation.fold_in.shape[0]:,} choose the best epoch, "
-          f"{split.test.fold_in.shape[0]:,} are kept for the test\n\n{network.summary()}\n")
+    parts = split.train, split.validation.fold_in, split.test.fold_in
+    train_users, choosing, kept = (part.shape[0] for part in parts)
+    print(f"training on {train_users:,} {who}; {choosing:,} choose the best epoch, {kept:,} are kept for the test\n"
+          f"(left out: {users - train_users - choosing - kept:,} {who} with fewer than 5 items, "
+          f"{items - len(names):,} items that nobody in training chose)\n\n{network.summary()}\n")
     history = train(network, split, settings, progress=progress)
     best = int(np.argmax(history["ndcg@100"]))
     print(f"{len(history['epoch'])} epochs in {sum(history['seconds']):.0f} s, the best was epoch {best + 1}: "
@@ -110,7 +113,7 @@ def _load(ratings: str | Path | None, min_rating: float | None) -> tuple[sp.csr_
     """(who chose what, names of the items, what the users are called)"""
     if ratings is None:
         if min_rating is not None:
-            raise ValueError("min_rating: is for ratings=FILE; the purchases have no ratings")
+            raise ValueError("min_rating (--min-rating) is for ratings (--ratings FILE); the purchases have none")
         purchases = online_retail()
         return purchases.matrix, purchases.names, "customers"
     found = read_ratings(ratings)
@@ -142,16 +145,16 @@ def _examples(network: Network, test: HeldOut, names: np.ndarray, who: str) -> s
     counts = np.diff(test.fold_in.indptr)
     typical = np.argsort(np.abs(counts - np.median(counts)), kind="stable")[:3]
     items, _ = recommend(network, test.fold_in[typical], 10)
-    blocks = []
+    blocks = [f"three {who} with a typical number of items"]
     for user, ten in zip(typical, items, strict=True):
         chosen = test.fold_in.indices[test.fold_in.indptr[user]:test.fold_in.indptr[user + 1]]
         hidden = set(test.hidden.indices[test.hidden.indptr[user]:test.hidden.indptr[user + 1]])
-        lines = [f"one of the {who} chose {len(chosen)} items, among them"]
+        lines = [f"chose {len(chosen)} items, among them"]
         lines += [f"    {names[item]}" for item in chosen[:8]]
         lines += ["recommended (* = one of the hidden items)"]
         lines += [f"  {'*' if item in hidden else ' '} {names[item]}" for item in ten if item >= 0]
         blocks.append("\n".join(lines) + "\n")
-    return "\n".join(blocks)
+    return "\n\n".join(block.rstrip() for block in blocks) + "\n"
 
 
 def _picture(table: dict[str, dict[str, float]], title: str, path: Path) -> None:

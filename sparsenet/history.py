@@ -44,6 +44,7 @@ class History(Mapping[str, list[float]]):
         figure = picture()
         axes = figure.subplots()
         axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylabel("training loss")
         lines = axes.plot(self["epoch"], self["loss"], color="tab:gray", label="training loss")
         metrics = [name for name in self if name not in ("epoch", "loss", "seconds")]

@@ -95,7 +95,8 @@ class Network:
                 if parameter.value is None:
                     parameter.initialize(self.device, layer.comm, stream_key(self.seed, title), self.dtype)
                 elif device_of(parameter.value) is not self.device or parameter.value.dtype != self.dtype:
-                    raise ValueError(f"{title} belongs to a network on another device or of another dtype")
+                    raise ValueError(f"{title} belongs to a network on another device or of another dtype; "
+                                     "network.copy(device=…, dtype=…) makes one with its own weights")
         return found
 
     # ---- weights

@@ -47,8 +47,20 @@ class Optimizer:
             raise ValueError(f"optimizer {self.name!r}: l2 and l1 must not be negative, got {self.l2}, {self.l1}")
         object.__setattr__(self, "rule", scalar(self.rule))
         if not self.settings:  # not made by this module
-            scalars = tuple(np.float32(number) for number in self.scalars(1))
-            check_compiles(self.rule, (_ONE, _ONE, _ONE, _ONE, scalars), f"optimizer {self.name!r}: rule")
+            self._check_rule()
+
+    def _check_rule(self) -> None:
+        numbers = self.scalars(1)
+        if not isinstance(numbers, tuple):
+            raise ValueError(f"optimizer {self.name!r}: scalars(step) must be a tuple of numbers, got {numbers!r}")
+        scalars = tuple(np.float32(number) for number in numbers)
+        check_compiles(self.rule, (_ONE, _ONE, _ONE, _ONE, scalars), f"optimizer {self.name!r}: rule")
+        result = self.rule(_ONE, _ONE, _ZERO, _ZERO, scalars)
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise ValueError(f"optimizer {self.name!r}: rule must return (w, m, v), got {result!r}")
+        for slot, (letter, value) in enumerate(zip("mv", result[1:], strict=True)):
+            if slot >= self.slots and value != 0:
+                raise ValueError(f"optimizer {self.name!r}: rule changes {letter}, but there are {self.slots} slots")
 
     @property
     def visits_every_row(self) -> bool:

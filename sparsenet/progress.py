@@ -15,4 +15,8 @@ def progress_bar(total: int, show: bool | None, *, initial: int = 0, description
 
 
 def _somebody_looks() -> bool:
-    return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+        if type(shell).__name__ == "ZMQInteractiveShell":  # a notebook's
+            return True
+    return sys.stderr is not None and sys.stderr.isatty()

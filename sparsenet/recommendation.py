@@ -109,15 +109,21 @@ def evaluate(network: Network, fold_in: Matrices, hidden: Any, *, metrics: Seque
     """
     if not metrics:
         raise ValueError("metrics: needs at least one name, such as 'ndcg@100'")
-    k = max(parse(name)[1] for name in metrics)
     relevant = canonical(hidden, "hidden")
     units = network.outputs[_output(network, output)].units
     if not sp.issparse(relevant) or relevant.shape[1] != units:
         raise ValueError(f"hidden: expected a sparse matrix with {units} columns, as the output has, "
                          f"got {type(hidden).__name__} of shape {relevant.shape}")
+    if exclude_seen and fold_in is hidden:
+        raise ValueError("hidden: is fold_in itself, whose items are never recommended; hold some out, as "
+                         "data.strong_generalization does")
+    k = min(units, max(parse(name)[1] for name in metrics))
     items, _ = recommend(network, fold_in, k, exclude_seen=exclude_seen, output=output, batch=batch)
     if relevant.shape[0] != len(items):
         raise ValueError(f"hidden: has {relevant.shape[0]} users, but fold_in has {len(items)}")
+    longest = max(parse(name)[1] for name in metrics)
+    if longest > k:  # there are no more outputs
+        items = np.pad(items, ((0, 0), (0, longest - k)), constant_values=-1)
     return evaluate_lists(items, relevant, metrics)
 
 

@@ -12,17 +12,19 @@ import numba
 from numba import types
 
 
-@functools.cache
 def choose_pool() -> None:
     """Prefer TBB (1.6 us a parallel region), then workqueue (72 us); GNU OpenMP spins for milliseconds on busy cores.
 
-    A TBB from PyPI lies in the environment's own lib folder, where the loader does not look: load it by path.
+    A TBB from PyPI lies in the environment's own lib folder, where the loader does not look: load it by path. Called on
+    import, for Numba settles its pool at the first numba.set_num_threads or parallel loop, whosever it is.
     """
     for library in glob.glob(os.path.join(sys.prefix, "lib", "libtbb.so.12")):
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     if "NUMBA_THREADING_LAYER" not in os.environ and "NUMBA_THREADING_LAYER_PRIORITY" not in os.environ:
         numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]
 
+
+choose_pool()
 
 # BLAS as Numba links it: gemm(kind, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), column-major,
 # letters and addresses as integers.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -47,7 +47,7 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     checkpoint        file to write every `checkpoint_every` epochs and at the end; at any moment it is whole
     resume            checkpoint to go on from: ends with the same bits as a run that was never interrupted, given the
                       same arguments. `epochs` counts those before the interruption too. Another rate, decay or l2 is
-                      taken from there on.
+                      taken from there on. There must be such a file: `resume=path if path.exists() else None`
     progress          show a progress bar; default: in a terminal or a notebook
 
     Raises ValueError for arguments that do not fit each other or the network; FloatingPointError when the loss is no
@@ -188,9 +188,9 @@ def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -
         training = description["training"]
         if "history" not in training:
             raise ValueError("it holds a network but no training; fit(checkpoint=…) writes files that do")
-        for key, own in network.describe().items():
-            if description[key] != own:
-                raise ValueError(f"its {key} are {_shortened(description[key])}, the network's {_shortened(own)}")
+        own = network.describe()
+        for place, theirs, ours in _differences({key: description[key] for key in own}, own):
+            raise ValueError(f"{place} is {theirs!r} in the file, but {ours!r} here")
         used = {state["trained_with"] for state in description["parameters"].values()}
         if used != {optimizer.name}:
             raise ValueError(f"it was trained with {', '.join(map(str, used))}, not with {optimizer.name}")
@@ -205,9 +205,17 @@ def _resume(network: Network, optimizer: Optimizer, path: str | PathLike[str]) -
     return run
 
 
-def _shortened(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 300 else text[:300] + "…"
+def _differences(file: Any, network: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(where, the file's value, the network's) of what differs between two descriptions."""
+    if isinstance(file, dict) and isinstance(network, dict) and file.keys() == network.keys():
+        for key in file:
+            yield from _differences(file[key], network[key], f"{place}.{key}" if place else key)
+    elif isinstance(file, list) and isinstance(network, list) and len(file) == len(network):
+        for i, (theirs, ours) in enumerate(zip(file, network, strict=True)):
+            name = ours.get("name", i) if isinstance(ours, dict) else i
+            yield from _differences(theirs, ours, f"{place}[{name}]")
+    elif file != network:
+        yield place, file, network
 
 
 def _titled(start: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -57,6 +57,11 @@ class Dataset:
         return result
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(examples, features)."""
+        return self.examples, self.features
+
+    @property
     def examples(self) -> int:
         """Number of rows."""
         return int(self.matrix.shape[0])

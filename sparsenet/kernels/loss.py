@@ -84,31 +84,44 @@ def _output_delta(slope, accumulate):
 def sparse_output_delta(slope, scale: float, y: Array, indptr: Array, indices: Array, data: Array | None,
                         delta: Array, accumulate: bool = False) -> None:
     """delta = scale * slope(y, t) for targets t in CSR; += where accumulate. Arrays as for `sparse_loss_sum`, but the
-    units of an example must be distinct.
+    units of an example must be distinct, and for accumulate in order.
 
     delta  (batch, units) float32  out or inout
     """
     size = check(y=(y, "batch units"), delta=(delta, "batch units"))
-    scale = y.dtype.type(scale)
-    launch(_zero_delta(slope, accumulate), (size.batch, size.units), scale, y, delta)
-    launch(_correct_delta(slope, data is not None, accumulate), (size.batch,), scale, y, indptr, indices,
-           values_or(y, data), delta)
+    scale, data, valued = y.dtype.type(scale), values_or(y, data), data is not None
+    if accumulate:
+        launch(_added_delta(slope, valued), (size.batch,), scale, y, indptr, indices, data, delta)
+    else:
+        launch(_zero_delta(slope), (size.batch, size.units), scale, y, delta)
+        launch(_correct_delta(slope, valued), (size.batch,), scale, y, indptr, indices, data, delta)
 
 
 @cache
-def _zero_delta(slope, accumulate):
+def _zero_delta(slope):
     def zero_delta(b, u, scale, y, delta):
-        before = delta[b, u] if accumulate else _ZERO
-        delta[b, u] = before + scale * slope(y[b, u], _ZERO)
+        delta[b, u] = scale * slope(y[b, u], _ZERO)
     return zero_delta
 
 
 @cache
-def _correct_delta(slope, valued, accumulate):
+def _correct_delta(slope, valued):
     def correct_delta(b, scale, y, indptr, indices, data, delta):
         for k in range(indptr[b], indptr[b + 1]):
             u = indices[k]
-            before = delta[b, u] - scale * slope(y[b, u], _ZERO) if accumulate else _ZERO
-            target = data[k] if valued else _ONE
-            delta[b, u] = before + scale * slope(y[b, u], target)
+            delta[b, u] = scale * slope(y[b, u], data[k] if valued else _ONE)
     return correct_delta
+
+
+@cache
+def _added_delta(slope, valued):
+    # What is added cannot be corrected afterwards without loss: walk the units and the row's entries side by side.
+    def added_delta(b, scale, y, indptr, indices, data, delta):
+        k = indptr[b]
+        for u in range(y.shape[1]):
+            target = _ZERO
+            if k < indptr[b + 1] and indices[k] == u:
+                target = data[k] if valued else _ONE
+                k += 1
+            delta[b, u] += scale * slope(y[b, u], target)
+    return added_delta

@@ -71,7 +71,8 @@ class Dense(Layer):
             self.weights = [Parameter(width, self.units, self.initializer) for width in widths]
         known = [weight.inputs for weight in self.weights]
         if widths != known:
-            raise ValueError(f"Dense {self.name or ''}: was called on inputs of widths {known} before, now {widths}")
+            raise ValueError(f"Dense{f' {self.name!r}' if self.name else ''}: was called on inputs of widths {known} "
+                             f"before, now {widths}")
         return self.units
 
     def forward(self, inputs: Sequence[Signal], out: Signal) -> None:

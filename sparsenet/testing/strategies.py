@@ -57,10 +57,11 @@ def dense(draw: st.DrawFn, *shape: int, low: float = -4.0, high: float = 4.0, dt
 
 @st.composite
 def csr(draw: st.DrawFn, batch: int, features: int, *, valued: bool | None = None, repeated: bool = True,
-        dtype: Any = np.float32, exact: bool = False, low: float = -4.0, high: float = 4.0) -> Csr:
+        ordered: bool = False, dtype: Any = np.float32, exact: bool = False, low: float = -4.0, high: float = 4.0) -> Csr:
     """A sparse batch with unsorted indices, empty rows, rows of every feature.
 
     valued: with data, or without; None: either. repeated: whether a row may name a feature more than once.
+    ordered: whether a row's indices increase.
     dtype, exact, low, high: of the data, as for `dense`.
     """
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -70,6 +71,8 @@ def csr(draw: st.DrawFn, batch: int, features: int, *, valued: bool | None = Non
         rows = [random.integers(0, features, count * 2) for count in counts]
     else:
         rows = [random.permutation(features)[:count] for count in counts]
+    if ordered:
+        rows = [np.sort(row) for row in rows]
     indptr = np.cumsum([0] + [len(row) for row in rows], dtype=np.int64)
     indices = np.concatenate([*rows, np.empty(0)]).astype(np.int32)
     if valued is None:
