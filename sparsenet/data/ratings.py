@@ -68,7 +68,7 @@ def read_ratings(
                 quoted as in CSV
     min_rating  leave out lower ratings. Users and items keep their rows and columns, so that matrices with
                 different limits line up
-    columns     names in the header of the columns of users, items and ratings
+    columns     names in the header of the columns of users, items and ratings; two names: every pair counts 1
 
     If a user rated an item repeatedly, the last line counts. Other columns are not looked at.
 
@@ -138,14 +138,15 @@ def _records(path: str | PathLike[str], columns: Sequence[str] | None) -> Iterat
     try:
         for fields in _split(lines(), delimiter):
             try:
-                record = fields[user].strip(), fields[item].strip(), float(fields[rating])
+                value = 1.0 if rating is None else float(fields[rating])
+                record = fields[user].strip(), fields[item].strip(), value
             except (ValueError, IndexError):
                 record = "", "", math.nan
             if not (abs(record[2]) <= FLOAT32_MAX and record[0] and record[1]):
-                raise ValueError(
-                    f"{path}:{number}: got {fields}, expected user, item and a finite rating in fields "
-                    f"{user + 1}, {item + 1} and {rating + 1}"
-                )
+                wanted = f"user and item in fields {user + 1} and {item + 1}"
+                if rating is not None:
+                    wanted = f"user, item and a finite rating in fields {user + 1}, {item + 1} and {rating + 1}"
+                raise ValueError(f"{path}:{number}: got {fields}, expected {wanted}")
             yield record
     except csv.Error as error:
         raise ValueError(f"{path}:{number}: {error}") from None
@@ -157,19 +158,19 @@ def _split(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def _positions(place: str, fields: list[str], columns: Sequence[str] | None) -> tuple[int, int, int, bool]:
-    """Positions of user, item and rating, and whether the first line, split into `fields`, is a header."""
+def _positions(place: str, fields: list[str], columns: Sequence[str] | None) -> tuple[int, int, int | None, bool]:
+    """Positions of user, item and, if there are any, rating; and whether the first line, in `fields`, is a header."""
     if columns is None:
         if len(fields) >= 3 and _is_number(fields[2]):
             return 0, 1, 2, False
         columns = MOVIELENS
-    if len(columns) != 3:
-        raise ValueError(f"columns: got {columns!r}, expected three names: of users, items and ratings")
+    if len(columns) not in (2, 3):
+        raise ValueError(f"columns: got {columns!r}, expected the names of users, items and, if any, ratings")
     missing = [name for name in columns if name not in fields]
     if missing:
         raise ValueError(f"{place}: the header {fields} lacks {missing}: say with columns= what is what")
-    user, item, rating = (fields.index(name) for name in columns)
-    return user, item, rating, True
+    user, item, *rating = (fields.index(name) for name in columns)
+    return user, item, rating[0] if rating else None, True
 
 
 def _is_number(text: str) -> bool:

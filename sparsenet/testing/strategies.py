@@ -57,7 +57,8 @@ def dense(draw: st.DrawFn, *shape: int, low: float = -4.0, high: float = 4.0, dt
 
 @st.composite
 def csr(draw: st.DrawFn, batch: int, features: int, *, valued: bool | None = None, repeated: bool = True,
-        ordered: bool = False, dtype: Any = np.float32, exact: bool = False, low: float = -4.0, high: float = 4.0) -> Csr:
+        ordered: bool = False, dtype: Any = np.float32, exact: bool = False, low: float = -4.0,
+        high: float = 4.0) -> Csr:
     """A sparse batch with unsorted indices, empty rows, rows of every feature.
 
     valued: with data, or without; None: either. repeated: whether a row may name a feature more than once.

@@ -166,8 +166,8 @@ def test_columns_are_checked(file):
     path = file("user,item,stars\n1,2,3\n")
     with pytest.raises(ValueError, match=r"ratings.csv:1: the header .* lacks \['rating'\]"):
         read_ratings(path, columns=("user", "item", "rating"))
-    with pytest.raises(ValueError, match=r"columns: got \('user', 'item'\), expected three names"):
-        read_ratings(path, columns=("user", "item"))
+    with pytest.raises(ValueError, match=r"columns: got \('user',\), expected the names of users, items and"):
+        read_ratings(path, columns=("user",))
     with pytest.raises(FileNotFoundError):
         read_ratings("no such file")
 
@@ -191,3 +191,15 @@ def test_online_retail():
     assert bought(12346, "16008") == 0
     assert retail.names[retail.items == "21228"] == 'POCKET MIRROR "GLAMOROUS"'
     assert isinstance(retail.matrix, sp.csr_array)
+
+
+def test_pairs_without_ratings(tmp_path):
+    path = tmp_path / "clicks.csv"
+    path.write_text("day,user,item\n1,b,7\n2,a,9\n3,b,7\n")
+    found = read_ratings(path, columns=("user", "item"))
+    assert found.users.tolist() == ["a", "b"]
+    assert found.items.tolist() == [7, 9]
+    assert found.matrix.toarray().tolist() == [[0, 1], [1, 0]]
+    path.write_text("day,user,item\n1,b,\n")
+    with pytest.raises(ValueError, match=r"clicks\.csv:2: got \['1', 'b', ''\], expected user and item in fields 2 and 3"):
+        read_ratings(path, columns=("user", "item"))
