@@ -201,5 +201,5 @@ def test_pairs_without_ratings(tmp_path):
     assert found.items.tolist() == [7, 9]
     assert found.matrix.toarray().tolist() == [[0, 1], [1, 0]]
     path.write_text("day,user,item\n1,b,\n")
-    with pytest.raises(ValueError, match=r"clicks\.csv:2: got \['1', 'b', ''\], expected user and item in fields 2 and 3"):
+    with pytest.raises(ValueError, match=r"csv:2: got \['1', 'b', ''\], expected user and item in fields 2 and 3"):
         read_ratings(path, columns=("user", "item"))
