@@ -351,6 +351,18 @@ def test_own_optimizer():
     assert {name: w.item() for name, w in network.weights.items()} == {"dense1/weight": 0.75, "dense1/bias": 0.75}
 
 
+def test_a_matrix_that_is_input_and_target_is_scaled_for_each():
+    """The input by its length, the target by its number of entries or not at all."""
+    for normalize, loss in ((True, "squared_error"), (False, cross_entropy(normalize=True)),
+                            (True, cross_entropy(normalize=True))):
+        x = Input(ITEMS, sparse=True, normalize=normalize)
+        network = sn.Network(x, Dense(ITEMS, "softmax")(x), loss, seed=1, device="cpu")
+        apart = network.copy()
+        for one, target in ((network, T), (apart, T.copy())):
+            sn.fit(one, T, target, optimizer=optimizers.sgd(0.1), epochs=1)
+        assert_same_bits(network.weights, apart.weights)
+
+
 # ---- layers that networks share
 
 

@@ -11,7 +11,7 @@ from sparsenet import metrics, optimizers
 from sparsenet.layers import Dense, Input
 from tests.networks import ITEMS, TWO_INPUTS, USERS, T, X, small, two_ended
 
-PROPERTY = settings(deadline=None, max_examples=40)
+PROPERTY = settings(deadline=None, max_examples=100)
 
 
 def copying(items=ITEMS, dtype="float32"):
@@ -87,6 +87,12 @@ def test_users_who_chose_nothing_and_users_who_chose_all():
     np.testing.assert_array_equal(items[0], items[2])
     np.testing.assert_array_equal(items[1], [-1] * 4)
     np.testing.assert_array_equal(values[1], [-np.inf] * 4)
+
+
+def test_seen_and_excluded_items_are_both_left_out():
+    items, _ = sn.recommend(small(), X, ITEMS, exclude_items=sp.csr_array(np.eye(USERS, ITEMS)))
+    left = (X.toarray() == 0) & (np.eye(USERS, ITEMS) == 0)
+    assert [set(row) - {-1} for row in items.tolist()] == [set(np.flatnonzero(row).tolist()) for row in left]
 
 
 def test_explicit_zeros_are_not_seen():

@@ -63,7 +63,7 @@ def test_refused_inputs():
     layer = Dense(3, name="shared")
     layer(x)
     for others in ((Input(5),), (x, x)):
-        with pytest.raises(ValueError, match=r"Dense shared: was called on inputs of widths \[4\] before, now \["):
+        with pytest.raises(ValueError, match=r"Dense 'shared': was called on inputs of widths \[4\] before, now \["):
             layer(*others)
 
 
