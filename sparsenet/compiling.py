@@ -53,7 +53,7 @@ def check_compiles(function: Any, arguments: tuple[Any, ...], what: str) -> None
 
 
 class _Cuda:
-    """Stands for `numba.cuda` in kernel files, which thus need not import it; see `_with_cuda`."""
+    """Stands for `numba.cuda` in kernel files, which thus need not import it; see `with_cuda`."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"cuda.{name} exists inside a kernel only")
