@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 import sparsenet as sn
 from sparsenet.layers import Dense, Input
+from sparsenet.training import bind
 
 FEATURES, UNITS, BATCH = 26_744, 128, 256
 
@@ -27,9 +28,7 @@ def x():
 def test_sparsenet(benchmark, x):
     node = Input(FEATURES, sparse=True)
     network = sn.Network(node, Dense(FEATURES, "sigmoid")(Dense(UNITS, "sigmoid")(node)), "cross_entropy", seed=1)
-    feeds = network.feeds(x, network.inputs, "inputs", BATCH)
-    wanted = network.feeds(x, network.outputs, "targets", BATCH)
-    network.passes.allocate(BATCH, training=True)
+    feeds, wanted, _ = bind(network, x, x, BATCH)
     network.prepare(sn.optimizers.adam())
     benchmark.pedantic(network.train_batch, (feeds, wanted, np.arange(BATCH)), rounds=20, warmup_rounds=2)
 
