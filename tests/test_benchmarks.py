@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_benchmarks_run():
-    done = subprocess.run([sys.executable, "-m", "pytest", "tests/benchmarks", "-m", "benchmark", "--benchmark-disable"],
-                          cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "tests/benchmarks", "-m", "benchmark", "--benchmark-disable"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
