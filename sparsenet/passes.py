@@ -11,6 +11,7 @@ from sparsenet.layers.base import Node, Signal
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
 from sparsenet.seeds import stream_key
+from sparsenet.threads import exclusive
 
 
 class Passes:
@@ -29,7 +30,11 @@ class Passes:
         self._losses: Array = None
 
     def allocate(self, batch: int, training: bool) -> None:
-        """Make the buffers for batches of up to `batch` examples."""
+        """Make the buffers for batches of up to `batch` examples; never in the midst of another thread's batch."""
+        with exclusive:
+            self._allocate(batch, training)
+
+    def _allocate(self, batch: int, training: bool) -> None:
         trained = bool(self._room) and self._room[-1].delta is not None
         if batch <= self._batch and (trained or not training):
             return

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 import sparsenet as sn
 from sparsenet.layers import Dense, Input
+from sparsenet.threads import exclusive
 
 ITEMS = 37
 
@@ -202,6 +203,20 @@ def test_threads_may_share_a_network():
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: net.predict(x, batch=16), range(60)):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_buffers_do_not_grow_in_the_midst_of_a_step():
+    """A thread that asks for larger buffers waits until the batch that uses them is done."""
+    net = network()
+    fit(net, epochs=1)
+    asked = threading.Thread(target=net.passes.allocate, args=(5_000, False))
+    with exclusive:
+        room = net.passes._room
+        asked.start()
+        asked.join(0.2)
+        assert net.passes._room is room
+    asked.join()
+    assert net.passes._room is not room
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
