@@ -25,9 +25,8 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
     c  (rows, columns) float32                                       out or inout
 
     On a CPU each tile of c is a product by one BLAS thread. The tiles' size is fixed: the same bits whatever the number
-    of cores, and faster than the library's own threads (21 to 25 ms against 28 to 32 ms for 256 x 128 x 26,744).
-
-    Raises ValueError on a CPU where an array has gaps, or another type than `a`.
+    of cores. Beside NumPy's product on two threads that costs 12 to 16 % for 256 x 128 x 26,744 and nothing for the
+    tall product of a wide output's backward pass.
     """
     size = check(a=(a, "inner rows" if transpose_a else "rows inner"),
                  b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"))
