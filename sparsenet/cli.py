@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sparsenet import demo
+from sparsenet.bench import tables
 from sparsenet.version import __version__
 
 
@@ -39,6 +40,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=1, help="same seed, same result (%(default)s)")
     command.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
     command.set_defaults(run=_demo)
+    command = commands.add_parser("kernels", help="what each CUDA kernel costs: machine code, bytes, FLOPs, least time")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--card", nargs="+", default=["H200"], metavar="NAME",
+                       help=f"{', '.join(tables.CARDS)} (H200)")
+    which.add_argument("--arch", metavar="SM", help=f"machine code alone, for {', '.join(tables.ARCHITECTURES)}")
+    command.set_defaults(run=_kernels)
     return parser
 
 
@@ -46,6 +53,14 @@ def _demo(options: argparse.Namespace) -> int:
     settings = replace(demo.Settings(), epochs=options.epochs, hidden=options.hidden, batch=options.batch)
     demo.run(ratings=options.ratings, min_rating=options.min_rating, out=options.out, settings=settings,
              seed=options.seed, device=options.device)
+    return 0
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    if options.arch:
+        print(tables.for_architecture(options.arch))
+    else:
+        print(*[tables.for_card(name) for name in options.card], sep="\n\n")
     return 0
 
 

@@ -3,11 +3,16 @@
 The only file that sets Numba's flags or imports numba.cuda.
 """
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import numba
@@ -15,6 +20,7 @@ import numpy as np
 from numba import njit, prange
 
 from sparsenet import kernel_cache
+from sparsenet.lowering import Instruction, lowered
 
 _CPU_FLAGS = {"error_model": "numpy", "nogil": True}  # no zero-division branches; other Python threads go on
 
@@ -62,7 +68,19 @@ class _Cuda:
 cuda = _Cuda()
 
 
-def _loops(body: Callable, compiled: Callable, scope: dict[str, Any], *loops: str) -> FunctionType:
+@dataclass(frozen=True)
+class Part:
+    """A function that CUDA kernels call, itself written with `cuda` and instructions; see `part`."""
+
+    function: Callable
+
+
+def part(function: Callable) -> Any:
+    """Decorator of a function that is a part of CUDA kernels, and of nothing else."""
+    return Part(function)
+
+
+def _loops(body: Callable, compiled: Any, scope: dict[str, Any], *loops: str) -> FunctionType:
     """A function of (sizes, arrays) that calls a body at every index.
 
     Generated with a fixed list of arguments: star-args and calls that are not inlined cost a factor of 4 to 8.
@@ -102,15 +120,26 @@ def cuda_loops(body: Callable, axes: int) -> Callable:
     else:
         loops = ["range(cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y, {}, cuda.blockDim.y * cuda.gridDim.y)",
                  "range(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, {}, cuda.blockDim.x * cuda.gridDim.x)"]
-    return _loops(body, with_cuda(body), {"cuda": cuda}, *loops)
+    return _loops(body, Part(body), {"cuda": cuda}, *loops)
 
 
 @functools.cache
 def cuda_kernel(function: Callable) -> Any:
     """A CUDA kernel, compiled when it is first launched, kept on disk."""
     module = numba_cuda()
-    kernel = module.jit(with_cuda(function, module.jit(device=True)))
-    return kernel if numba.config.ENABLE_CUDASIM else kernel_cache.attach(kernel, f"cuda {_cuda_version()}")
+    if numba.config.ENABLE_CUDASIM:
+        return module.jit(with_cuda(function))
+    bounds = launch_bounds(function)
+    kernel = module.jit(with_cuda(function, compiled=True), launch_bounds=bounds)
+    return kernel_cache.attach(kernel, f"cuda {_cuda_version()} {bounds}")
+
+
+def launch_bounds(function: Callable) -> tuple[int, int] | None:
+    """(most threads of a block, blocks that a multiprocessor should have room for), which bounds a thread's registers.
+
+    A kernel that wants them has an attribute of that name.
+    """
+    return vars(function).get("launch_bounds")
 
 
 def _cuda_version() -> str:
@@ -121,14 +150,33 @@ def _cuda_version() -> str:
 
 
 @functools.cache
-def with_cuda(function: Callable, device_function: Callable = lambda body: body) -> FunctionType:
-    """The function with numba.cuda in place of this file's `cuda`, its body made a device function."""
-    scope = {name: numba_cuda() if value is cuda else value for name, value in function.__globals__.items()}
-    if "compiled" in scope:
-        scope["compiled"] = device_function(scope["compiled"])
-    bound = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+def with_cuda(function: Callable, compiled: bool = False) -> FunctionType:
+    """The function with numba.cuda in place of this file's `cuda`, in the parts that it calls too.
+
+    compiled: for the compiler, which wants parts and instructions prepared; the simulator runs them as they are
+    """
+    def meant(value: Any) -> Any:
+        if value is cuda:
+            return numba_cuda()
+        if isinstance(value, Part):
+            inner = with_cuda(value.function, compiled)
+            return numba_cuda().jit(inner, device=True) if compiled else simulator()[0](inner, device=True)
+        return _intrinsic(value) if compiled and isinstance(value, Instruction) else value
+
+    used = function.__code__.co_names  # a file's parts may name each other
+    scope = {name: meant(value) if name in used else value for name, value in function.__globals__.items()}
+    closure = tuple(CellType(meant(cell.cell_contents)) for cell in function.__closure__ or ())
+    bound = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, closure)
     bound.__qualname__ = function.__qualname__
     return bound
+
+
+def _intrinsic(instruction: Instruction) -> Any:
+    numba_cuda()
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.np.arrayobj import make_array
+
+    return lowered(instruction, intrinsic, make_array)
 
 
 @functools.cache
@@ -141,33 +189,96 @@ def numba_cuda() -> Any:
     if "row_stack" not in vars(np):
         np.row_stack = np.vstack  # numba-cuda 0.30 names it, NumPy 2.5 dropped it
     try:
-        from numba import cuda as module
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it makes a timedelta without a unit, says NumPy 2.5
+            from numba import cuda as module
     except Exception as error:  # numba-cuda raises its own kinds where the CUDA runtime is missing
         raise ImportError(f"numba.cuda cannot be loaded ({error}); `pip install 'sparsenet[cuda]'`, or "
                           "`pip install nvidia-cuda-runtime` for the simulator only") from error
+    if numba.config.ENABLE_CUDASIM:
+        _mend_simulator()
     return module
+
+
+def _mend_simulator() -> None:
+    """Let its shared arrays have an alignment, which it refuses. As before, each line of a kernel has one array."""
+    from numba.cuda.simulator import kernelapi
+
+    def array(self: Any, shape: int, dtype: Any, alignment: int | None = None) -> np.ndarray:
+        caller = sys._getframe(1)
+        return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
+
+    kernelapi.FakeCUDAShared.array = array
 
 
 def simulator() -> tuple[Any, Any]:
     """(class of kernels, class of arrays) of Numba's CUDA simulator, which runs beside the real numba.cuda."""
     numba_cuda()
+    _mend_simulator()
     from numba.cuda.simulator import kernel
     from numba.cuda.simulator.cudadrv import devicearray
 
     return kernel.FakeCUDAKernel, devicearray.FakeCUDAArray
 
 
+_answers = threading.RLock()  # one thread at a time may answer
+
+
+@contextlib.contextmanager
+def _without_gpu(capability: tuple[int, int]) -> Iterator[None]:
+    """Compiling asks the driver which GPU is there, and libNVVM which LLVM it speaks: answer for them."""
+    numba_cuda()
+    from numba.cuda import dispatcher
+    from numba.cuda.cudadrv import nvvm
+
+    card = type("Card", (), {"compute_capability": capability, "id": 0})
+    with _answers:
+        asked, version = dispatcher.get_current_device, nvvm.NVVM.get_ir_version
+        dispatcher.get_current_device = lambda: card
+        nvvm.NVVM.get_ir_version = lambda library: (2, 0, 3, 2)
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device, nvvm.NVVM.get_ir_version = asked, version
+
+
 def compile_ptx(kernel: Callable, arguments: tuple, capability: tuple[int, int]) -> str:
     """The PTX of a CUDA kernel for arguments like these, NumPy arrays in place of the GPU's; needs no GPU."""
-    module = numba_cuda()
-    from numba.cuda import dispatcher
+    return _ptx(kernel, tuple(map(numba.typeof, arguments)), capability)
 
-    asked = dispatcher.get_current_device
-    # Callees ask the driver which GPU is there: tell them.
-    dispatcher.get_current_device = lambda: type("Card", (), {"compute_capability": capability, "id": 0})
-    try:
-        function = with_cuda(kernel, module.jit(device=True))
-        ptx, _ = module.compile_ptx(function, tuple(map(numba.typeof, arguments)), cc=capability)
-    finally:
-        dispatcher.get_current_device = asked
+
+@functools.cache
+def _ptx(kernel: Callable, signature: tuple, capability: tuple[int, int]) -> str:
+    with _without_gpu(capability):
+        ptx, _ = numba_cuda().compile_ptx(with_cuda(kernel, compiled=True), signature, cc=capability,
+                                          launch_bounds=launch_bounds(kernel))
     return ptx
+
+
+def cuda_llvm(kernel: Callable, signature: tuple, capability: tuple[int, int], fastmath: bool = False) -> list[str]:
+    """The LLVM code that numba-cuda hands to NVIDIA's compiler for a CUDA kernel; needs neither that nor a GPU.
+
+    kernel     a function that `with_cuda` prepared
+    signature  Numba's types of its arguments
+    """
+    with _without_gpu(capability):
+        from numba.cuda import compiler
+        from numba.cuda.cudadrv import nvvm
+
+        library, _ = compiler._compile_pyfunc_with_fixup(
+            kernel, signature, device=False, abi="numba", cc=capability, lto=False,
+            debug=None, lineinfo=False, fastmath=fastmath, opt=None, abi_info=None, forceinline=False,
+            launch_bounds=None)
+        return [nvvm.llvm_replace(text) for text in library.llvm_strs]
+
+
+@functools.cache
+def host_llvm(function: Callable, signature: str) -> tuple[str, str]:
+    """(name, LLVM code) of a function compiled for the CPU, for a signature such as "float32(int64, uint32[::1])".
+
+    The name is that of a function of (where to put the result, an unused address, arguments …) as Numba calls it.
+    """
+    dispatcher = njit(kernel_cache.named(plain(function)), no_cpython_wrapper=True, no_cfunc_wrapper=True, **_CPU_FLAGS)
+    arguments, result = numba.core.sigutils.normalize_signature(signature)
+    dispatcher.compile(result(*arguments))
+    return dispatcher.overloads[arguments].fndesc.mangled_name, dispatcher.inspect_llvm(arguments)

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsenet.data import HeldOut, Split, online_retail, read_ratings, strong_generalization
+from sparsenet.device import Device
 from sparsenet.history import History
 from sparsenet.initializers import log_odds
 from sparsenet.layers import Dense, Input
@@ -48,7 +49,7 @@ class Settings:
     """epochs without a better validation NDCG@100 before training stops"""
 
 
-def build(train: sp.csr_array, settings: Settings, *, seed: int, device: str | None = None) -> Network:
+def build(train: sp.csr_array, settings: Settings, *, seed: int, device: str | Device | None = None) -> Network:
     """A denoising autoencoder: unit-length rows of items in, a probability for each item out."""
     items = train.shape[1]
     bought = Input(items, sparse=True, normalize=True, denoising=settings.denoising, name="bought")

@@ -41,6 +41,30 @@ def folder() -> str:
     return os.environ.get("SPARSENET_CACHE") or user_cache_dir("sparsenet", appauthor=False)
 
 
+def read(file: str) -> bytes | None:
+    """What `write` put into a file; None where there is none, or a damaged one."""
+    try:
+        with open(file, "rb") as opened:
+            checksum, data = opened.read(32), opened.read()
+    except OSError:
+        return None
+    return data if checksum == hashlib.sha256(data).digest() else None
+
+
+def write(file: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all; no room or no right means no file, never an error."""
+    temporary = f"{file}-{uuid.uuid4().hex}"
+    with contextlib.suppress(OSError):
+        os.makedirs(folder(), exist_ok=True)
+        try:
+            with open(temporary, "wb") as written:
+                written.write(hashlib.sha256(data).digest() + data)
+            os.replace(temporary, file)
+        except OSError:
+            os.unlink(temporary)
+            raise
+
+
 def named(function: Any) -> FunctionType:
     """A copy of the function whose qualified name holds its content.
 
@@ -92,6 +116,7 @@ def _describe(value: Any, seen: dict[int, int]) -> Iterator[str | bytes]:
         yield repr(sorted(value.targetoptions.items()))
     value = getattr(value, "py_func", value)  # a dispatcher, numba.cuda's too
     value = getattr(value, "_defn", value)  # a Numba intrinsic
+    value = getattr(value, "content", value)  # of an instruction, see lowering.py
     if isinstance(value, FunctionType):
         if id(value) in seen:
             yield f"function {seen[id(value)]}"
@@ -110,6 +135,8 @@ def _describe(value: Any, seen: dict[int, int]) -> Iterator[str | bytes]:
         yield f"{type(value).__name__} of {len(value)}"
         for item in value:
             yield from _describe(item, seen)
+    elif isinstance(value, CodeType):
+        yield from _describe_code(value)
     elif isinstance(value, numba.types.ExternalFunction):
         yield f"{value.symbol} {value.sig}"
     elif isinstance(value, numba.types.Type):
@@ -186,11 +213,8 @@ class _Files(caching._Cache):
             return None
         self._files[repr(sig)] = os.path.join(folder(), f"{self._function.__name__}-{name}.kernel")
         try:
-            with open(self._files[repr(sig)], "rb") as file:
-                checksum, data = file.read(32), file.read()
-            if checksum != hashlib.sha256(data).digest():
-                return None
-            return self._rebuild(target_context, pickle.loads(data))
+            data = read(self._files[repr(sig)])
+            return None if data is None else self._rebuild(target_context, pickle.loads(data))
         except Exception:
             return None
 
@@ -201,16 +225,7 @@ class _Files(caching._Cache):
             dumped = serialize.dumps(self._reduce(data))
         except Exception:  # what Numba cannot write down is compiled in every process
             return
-        file = self._files[repr(sig)]
-        temporary = f"{file}-{uuid.uuid4().hex}"
-        with contextlib.suppress(OSError):  # no room, no right: no cache
-            try:
-                with open(temporary, "wb") as written:
-                    written.write(hashlib.sha256(dumped).digest() + dumped)
-                os.replace(temporary, file)
-            except OSError:
-                os.unlink(temporary)
-                raise
+        write(self._files[repr(sig)], dumped)
 
     def enable(self) -> None:
         pass

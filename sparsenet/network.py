@@ -14,13 +14,14 @@ from sparsenet.data.arrays import as_json, read_arrays, write_arrays
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
 from sparsenet.feeding import Door, by_name
+from sparsenet.kernels.tiles import PRECISIONS
 from sparsenet.layers.base import Node, Parameter
 from sparsenet.layers.feed import Feed
 from sparsenet.layers.graph import copied, describe, find, name_layers, name_nodes, ordered, rebuild
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
 from sparsenet.optimizers import Optimizer
-from sparsenet.passes import Passes
+from sparsenet.passes import Passes, Step
 from sparsenet.seeds import stream_key
 from sparsenet.threads import exclusive
 
@@ -35,8 +36,10 @@ class Network:
     loss             a losses.Loss or its name; with several outputs, one for all or a list or dict like the outputs;
                      None for a network that only predicts
     seed             of initial weights, masks and the order of examples
-    device           "cpu", "cuda" or "simulator"; default: "cuda" where there is a GPU
+    device           "cpu", "cuda", "simulator" or a Device; default: "cuda" where there is a GPU
     dtype            "float32"; "float64" for gradient checks, on a CPU
+    precision        of dense products on a GPU: "fp32"; "tf32" or "bf16" round their operands for the tensor cores;
+                     "cublas" is NVIDIA's own product, to compare with
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
                      False allows kernels that do not; there is none yet.
 
@@ -44,10 +47,14 @@ class Network:
     closed by its inputs, names repeat, or an output has no meaning for its loss.
     """
 
-    def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int, device: str | None = None,
-                 dtype: str = "float32", deterministic: bool = True) -> None:
+    def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int,
+                 device: str | Device | None = None, dtype: str = "float32", precision: str = "fp32",
+                 deterministic: bool = True) -> None:
         self.device: Device = find_device(device)
-        self.seed, self.deterministic = seed, deterministic
+        self.seed, self.deterministic, self.precision = seed, deterministic, precision
+        if precision not in (*PRECISIONS, *(["cublas"] if self.device.name == "cuda" else [])):
+            raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, or 'cublas' on CUDA, "
+                             f"got {precision!r} on {self.device.name}")
         known = {"float32": np.float32} | ({"float64": np.float64} if self.device.name == "cpu" else {})
         self.dtype = next((np.dtype(one) for name, one in known.items() if dtype in (name, one)), None)
         if self.dtype is None:
@@ -69,7 +76,9 @@ class Network:
         self.epoch = 0
         """Training epochs made so far"""
         self.optimizer: Optimizer | None = None
-        self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, self.device, self.dtype)
+        self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, self.device, self.dtype,
+                             precision)
+        self._steps: Step | None = None
 
     # ---- declaration
 
@@ -126,6 +135,12 @@ class Network:
         for target, array in checked:
             self.device.write(target, array)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays on the device: parameters, gradients, optimizer state, buffers of the passes."""
+        arrays = [array for p in self.parameters.values() for array in (p.value, p.gradient, p.slots)]
+        return sum(array.size * array.dtype.itemsize for array in arrays if array is not None) + self.passes.nbytes
+
     # ---- training and prediction
 
     def prepare(self, optimizer: Optimizer, *, keep_gradients: bool = False) -> None:
@@ -147,13 +162,18 @@ class Network:
         for parameter in self.parameters.values():
             once = parameter in sparse and uses[parameter] == 1
             parameter.prepare(self.device, optimizer, once and not keep_gradients, self)
+        if self._steps is not None:
+            self._steps.forget()  # they used gradients and state of before
+        self._steps = Step(self.passes, list(self.parameters.values()), optimizer, self.seed)
         self.optimizer = optimizer
 
-    def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray) -> float:
+    def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray,
+                    coming: np.ndarray | None = None) -> float:
         """One step of the optimizer that `prepare` got, on these examples; returns their mean loss before it.
 
         inputs, targets  feeds by name, see feeding.Door
         rows             (batch) int64, numbers of examples
+        coming           the `rows` of the next call: a GPU loads them while it computes
 
         Raises ValueError before `prepare`.
         """
@@ -163,15 +183,9 @@ class Network:
             self.prepare(self.optimizer)  # another network trained a shared layer meanwhile
         self.passes.allocate(len(rows), training=True)
         self.step += 1
-        with exclusive:
-            loaded = {feed: feed.load(rows) for feed in {*inputs.values(), *targets.values()}}
-            wanted = {name: loaded[feed] for name, feed in targets.items()}
-            fed = {name: loaded[feed] for name, feed in inputs.items()}
-            self.passes.forward(fed, len(rows), (self.seed, self.step))
-            self.passes.backward(wanted, len(rows))
-            for parameter in self.parameters.values():
-                parameter.update(self.optimizer)
-            return self.passes.loss(wanted, len(rows))  # last: on a GPU the host waits here
+        with exclusive if self.device.name == "cpu" else exclusive.lock:  # a GPU has no use for BLAS
+            assert self._steps is not None
+            return self._steps.run(inputs, targets, rows, self.step, coming)
 
     def predict(self, inputs: Matrices, batch: int = 256) -> Any:
         """Outputs as NumPy arrays (examples, units): one, or a dict by name where the network has several.
@@ -223,7 +237,7 @@ class Network:
         kept |= {f"slots {name}": self.device.fetch(p.slots) for name, p in self.parameters.items()
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
-            **self.describe(), "deterministic": self.deterministic,
+            **self.describe(), "deterministic": self.deterministic, "precision": self.precision,
             "step": self.step, "epoch": self.epoch, "training": training or {},
             "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
                            for name, p in self.parameters.items()},
@@ -241,7 +255,7 @@ class Network:
         }))
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, device: str | None = None,
+    def load(cls, path: str | PathLike[str], *, device: str | Device | None = None,
              own: Mapping[str, Activation | Loss] | None = None) -> "Network":
         """The network in a file. own: activations and losses that are not sparsenet's, by name.
 
@@ -255,7 +269,8 @@ class Network:
             inputs, outputs = ({name: nodes[i] for name, i in description[end].items()}
                                for end in ("inputs", "outputs"))
             network = cls(inputs, outputs, found or None, seed=description["seed"], device=device,
-                          dtype=description["dtype"], deterministic=description["deterministic"])
+                          dtype=description["dtype"], precision=description["precision"],
+                          deterministic=description["deterministic"])
             network.restore(description, arrays)
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError, MemoryError) as error:
             raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
@@ -263,12 +278,12 @@ class Network:
             raise ValueError(f"{path}: {error}") from error
         return network
 
-    def copy(self, *, dtype: str | None = None, device: str | None = None) -> "Network":
+    def copy(self, *, dtype: str | None = None, device: str | Device | None = None) -> "Network":
         """The same network with its own weights, on another device or of another dtype; optimizer state is left."""
         twins = copied(self.nodes)
         inputs, outputs = ({name: twins[node] for name, node in end.items()} for end in (self.inputs, self.outputs))
-        twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device.name,
-                       dtype=dtype or str(self.dtype), deterministic=self.deterministic)
+        twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device,
+                       dtype=dtype or str(self.dtype), precision=self.precision, deterministic=self.deterministic)
         twin.set_weights(self.weights)
         twin.step, twin.epoch = self.step, self.epoch
         return twin
@@ -286,6 +301,7 @@ class Network:
         for name, parameter in self.parameters.items():
             parameter.slots = self.device.put(slots[name].astype(self.dtype))
             parameter.trained_with, parameter.step = states[name]["trained_with"], int(states[name]["step"])
+            parameter.prepared_by = None
         self.step, self.epoch = step, epoch
 
 

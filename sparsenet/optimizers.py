@@ -4,6 +4,7 @@ A rule takes (w, g, m, v, scalars) and returns the new (w, m, v), g the gradient
 m and v the state. Your own is an `Optimizer` with your own rule.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from numbers import Real
 import numpy as np
 
 from sparsenet.compiling import check_compiles, scalar
+from sparsenet.kernels.update import ROOM
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -28,7 +30,7 @@ class Optimizer:
     slots: int
     """Number of state arrays: 0, 1 (m) or 2 (m and v)."""
     scalars: Callable[[int], tuple[float, ...]] = field(compare=False)
-    """Step, counted from 1 -> the rule's numbers, rate included."""
+    """Step, counted from 1 -> the rule's numbers, rate included: up to 8, as many in every step."""
     still: bool = False
     """Whether a gradient of 0 changes nothing: rows without gradient then need no visit."""
     l2: float = 0.0
@@ -53,6 +55,8 @@ class Optimizer:
         numbers = self.scalars(1)
         if not isinstance(numbers, tuple):
             raise ValueError(f"optimizer {self.name!r}: scalars(step) must be a tuple of numbers, got {numbers!r}")
+        if len(numbers) > len(ROOM):
+            raise ValueError(f"optimizer {self.name!r}: scalars(step) may be {len(ROOM)} numbers, not {len(numbers)}")
         scalars = tuple(np.float32(number) for number in numbers)
         check_compiles(self.rule, (_ONE, _ONE, _ONE, _ONE, scalars), f"optimizer {self.name!r}: rule")
         result = self.rule(_ONE, _ONE, _ZERO, _ZERO, scalars)
@@ -61,6 +65,11 @@ class Optimizer:
         for slot, (letter, value) in enumerate(zip("mv", result[1:], strict=True)):
             if slot >= self.slots and value != 0:
                 raise ValueError(f"optimizer {self.name!r}: rule changes {letter}, but there are {self.slots} slots")
+
+    @functools.cached_property
+    def numbers(self) -> int:
+        """How many scalars the rule gets in each step."""
+        return len(self.scalars(1))
 
     @property
     def visits_every_row(self) -> bool:

@@ -1,15 +1,20 @@
-"""Forward and backward passes over the nodes of a network, and the buffers they use."""
+"""Forward and backward passes over the nodes of a network, the buffers they use, and training steps made of them."""
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sparsenet.device import Array, Device
-from sparsenet.kernels.update import clear
-from sparsenet.layers.base import Node, Signal
+from sparsenet.kernels.tiles import SCRATCH
+from sparsenet.kernels.update import ROOM, clear
+from sparsenet.layers.base import Node, Parameter, Signal
+from sparsenet.layers.feed import Feed
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
+from sparsenet.optimizers import Optimizer
 from sparsenet.seeds import stream_key
 from sparsenet.threads import exclusive
 
@@ -18,7 +23,8 @@ class Passes:
     """Nodes in order, each with its buffers for one batch. Nothing is allocated in a pass."""
 
     def __init__(self, nodes: Sequence[Node], names: Mapping[Node, str], inputs: Mapping[str, Node],
-                 outputs: Mapping[str, Node], losses: Mapping[str, Loss], device: Device, dtype: Any) -> None:
+                 outputs: Mapping[str, Node], losses: Mapping[str, Loss], device: Device, dtype: Any,
+                 precision: str) -> None:
         self.nodes, self.inputs, self.outputs, self.losses = nodes, inputs, outputs, losses
         self.device, self.dtype = device, dtype
         self._names = names
@@ -28,6 +34,11 @@ class Passes:
         self._views: dict[int, list[Signal]] = {}
         self._batch = 0
         self._losses: Array = None
+        self._losses_read: np.ndarray = np.zeros(0)
+        self._drawn, self._keys = device.staging(len(nodes), np.uint64), device.zeros(len(nodes), np.uint64)
+        self._key_of = [self._keys[i:i + 1] for i in range(len(nodes))]
+        # A CPU's products are BLAS's, which has working memory of its own.
+        self._products = precision, None if device.name == "cpu" else device.zeros(SCRATCH, dtype)
 
     def allocate(self, batch: int, training: bool) -> None:
         """Make the buffers for batches of up to `batch` examples; never in the midst of another thread's batch."""
@@ -47,38 +58,57 @@ class Passes:
             first, stop = node.layer.comm.bounds(node.units)
             shape = (batch, stop - first)
             room.append(Signal(zeros(shape, self.dtype), zeros(shape, self.dtype) if training else None,
-                               zeros(batch, self.dtype), zeros(batch, self.dtype)))
-        self._losses = zeros(batch, np.float64)
+                               zeros(batch, self.dtype), zeros(batch, self.dtype), *self._products))
+        losses = zeros((len(self.outputs), batch), np.float64)
+        read = self.device.staging((len(self.outputs), batch), np.float64)
         self._room, self._views, self._batch = room, {}, batch  # all or nothing: memory may not suffice
+        self._losses, self._losses_read = losses, read
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        arrays = [self._products[1], *(array for s in self._room for array in (s.y, s.delta))]
+        return sum(array.size * array.dtype.itemsize for array in arrays if array is not None)
+
+    @property
+    def buffers(self) -> object:
+        """Another object whenever the buffers are others."""
+        return self._room
 
     def _signals(self, batch: int) -> list[Signal]:
         if batch not in self._views:
-            self._views[batch] = [Signal(*(None if a is None else a[:batch] for a in
-                                           (s.y, s.delta, s.row_largest, s.row_total))) for s in self._room]
+            self._views[batch] = [_leading(signal, batch) for signal in self._room]
         return self._views[batch]
 
-    def forward(self, inputs: Mapping[str, Any], batch: int,
-                training: tuple[int, int] | None = None) -> dict[str, Array]:
+    def draw(self, seed: int, step: int) -> None:
+        """Choose the masks of dropout and denoising of a step, for the forward passes to come."""
+        self._drawn[:] = [stream_key(seed, self._names[node], step) for node in self.nodes]
+
+    def forward(self, inputs: Mapping[str, Any], batch: int, training: bool = False) -> dict[str, Array]:
         """Run all layers on a loaded batch; returns the outputs' arrays on the device, valid until the next call.
 
-        training: (seed, step) of the masks of dropout and denoising; None: no masks
+        training: with the masks of the last `draw`
         """
         signals = self._signals(batch)
+        if training:
+            self.device.write(self._keys, self._drawn)
         for name, node in self.inputs.items():
             signals[self._place[node]].y = inputs[name]
-        for node, signal in zip(self.nodes, signals, strict=True):
-            signal.key = None if training is None else stream_key(training[0], self._names[node], training[1])
+        for node, signal, key in zip(self.nodes, signals, self._key_of, strict=True):
+            signal.key = key if training else None
             node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
         return {name: signals[self._place[node]].y for name, node in self.outputs.items()}
 
-    def loss(self, targets: Mapping[str, Any], batch: int) -> float:
-        """Mean over the batch of the sum over outputs and units, of the last forward pass."""
-        total = 0.0
-        for name, node in self.outputs.items():
-            result = self._losses[:batch]
-            node.layer.output_loss(self._signals(batch)[self._place[node]], self.losses[name], targets[name], result)
-            total += float(self.device.fetch(result).sum())
-        return total / batch
+    def loss(self, targets: Mapping[str, Any], batch: int) -> None:
+        """Compute the losses of the last forward pass; see `mean_loss`."""
+        for i, (name, node) in enumerate(self.outputs.items()):
+            node.layer.output_loss(self._signals(batch)[self._place[node]], self.losses[name], targets[name],
+                                   self._losses[i, :batch])
+        self.device.read(self._losses, self._losses_read)
+
+    def mean_loss(self, batch: int) -> float:
+        """Mean over the batch of the sum over outputs and units, of the last `loss`, after Device.wait."""
+        return sum(float(losses[:batch].sum()) for losses in self._losses_read) / batch
 
     def backward(self, targets: Mapping[str, Any], batch: int) -> None:
         """Add the gradient of the loss of the last forward pass to the parameters' gradients."""
@@ -97,3 +127,76 @@ class Passes:
             else:
                 node.layer.delta(signal)
             node.layer.backward([signals[self._place[source]] for source in node.inputs], signal)
+
+
+def _leading(signal: Signal, batch: int) -> Signal:
+    """The rows of the first examples."""
+    arrays = {name: getattr(signal, name) for name in ("y", "delta", "row_largest", "row_total")}
+    return replace(signal, **{name: array[:batch] for name, array in arrays.items() if array is not None})
+
+
+class Step:
+    """Training steps with one optimizer, each a single call of the device once it has been made before.
+
+    On a GPU no launch of a step differs from the one before, only what is in the arrays does. What changes from step to
+    step, besides the batch, is written to two of them at its beginning: random keys, and the numbers of the optimizer's
+    rule.
+    """
+
+    def __init__(self, passes: Passes, parameters: Sequence[Parameter], optimizer: Optimizer, seed: int) -> None:
+        self._passes, self._device, self._seed = passes, passes.device, seed
+        self._parameters, self._optimizer = parameters, optimizer
+        shape = len(parameters), len(ROOM)
+        self._numbers = self._device.staging(shape, passes.dtype)
+        self._scalars = self._device.zeros(shape, passes.dtype)
+        self._scalars_of = [self._scalars[i] for i in range(len(parameters))]
+        self._captured: dict[tuple[int, ...], Callable[[], None]] = {}
+        self._buffers: object = None
+
+    def forget(self) -> None:
+        """Let go of the arrays of all steps made so far."""
+        self._captured.clear()
+
+    def run(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray, number: int,
+            coming: np.ndarray | None) -> float:
+        """Train on some examples; returns their mean loss before it.
+
+        number  of the step, from 1, for its random keys
+        coming  examples of the step after it, which are loaded while a GPU computes
+        """
+        feeds = {*inputs.values(), *targets.values()}
+        try:
+            loaded = {feed: feed.load(rows) for feed in feeds}
+            self._passes.draw(self._seed, number)
+            for numbers, parameter in zip(self._numbers, self._parameters, strict=True):
+                numbers[:self._optimizer.numbers] = self._optimizer.scalars(parameter.step + 1)
+            self._launch({name: loaded[feed] for name, feed in inputs.items()},
+                         {name: loaded[feed] for name, feed in targets.items()}, len(rows), feeds)
+            for parameter in self._parameters:
+                parameter.step += 1
+            if coming is not None:
+                for feed in feeds:
+                    feed.load_ahead(coming)
+        finally:
+            self._device.wait()  # even if the user interrupts: the next step writes what this one reads
+        return self._passes.mean_loss(len(rows))
+
+    def _launch(self, given: dict[str, Any], wanted: dict[str, Any], batch: int, feeds: set[Feed]) -> None:
+        if self._buffers is not self._passes.buffers:
+            self.forget()
+            self._buffers = self._passes.buffers
+        key = batch, *map(id, given.values()), *map(id, wanted.values())
+        if key in self._captured:
+            self._captured[key]()
+            return
+        self._captured[key] = self._device.capture(lambda: self._compute(given, wanted, batch))
+        for feed in feeds:
+            weakref.finalize(feed, self.forget).atexit = False  # it owns what is given and wanted
+
+    def _compute(self, given: dict[str, Any], wanted: dict[str, Any], batch: int) -> None:
+        self._device.write(self._scalars, self._numbers)
+        self._passes.forward(given, batch, training=True)
+        self._passes.backward(wanted, batch)
+        for parameter, scalars in zip(self._parameters, self._scalars_of, strict=True):
+            parameter.update(self._optimizer, scalars)
+        self._passes.loss(wanted, batch)

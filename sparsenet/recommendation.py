@@ -46,7 +46,7 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
     device = network.device
     network.passes.allocate(batch, training=False)
     items, scores = np.empty((examples, k), np.int64), np.empty((examples, k), np.float32)
-    rooms = [device.zeros((batch, k), dtype) for dtype in (np.int32, network.dtype, np.int32)]
+    rooms = [device.zeros((batch, k), dtype) for dtype in (np.int32, network.dtype)]
     few = examples <= 20 * batch
     with progress_bar(examples, False if few and progress is None else progress, description="recommend") as bar:
         for start in range(0, examples, batch):
@@ -56,8 +56,8 @@ def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: 
                 y = network.passes.forward({key: loaded[feed] for key, feed in feeds.items()}, len(rows))[name]
                 for feed in hidden:
                     exclude(loaded[feed].indptr, loaded[feed].indices, y)
-                found, values, scratch = (room[:len(rows)] for room in rooms)
-                top_k(y, found, values, scratch)
+                found, values = (room[:len(rows)] for room in rooms)
+                top_k(y, found, values)
                 items[rows], scores[rows] = device.fetch(found), device.fetch(values)
             bar.update(len(rows))
     return items, scores

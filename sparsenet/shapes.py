@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 
 def check(**specs: tuple[Any, str]) -> SimpleNamespace:
     """check(y=(y, "batch units"), bias=(bias, "units")) -> sizes with .batch and .units
@@ -22,6 +24,27 @@ def check(**specs: tuple[Any, str]) -> SimpleNamespace:
                 raise ValueError(f"{name}: axis '{axis}' is {size}, but {owner[axis]} says {sizes[axis]}")
             owner.setdefault(axis, name)
     return SimpleNamespace(**sizes)
+
+
+def in_fours(*arrays: Any) -> bool:
+    """Whether a GPU can read the rows of all arrays in accesses of 128 bits: multiples of four float32 numbers.
+
+    Arrays must begin at multiples of 16 bytes, as all do that a device allocates, and slices of their first axis.
+    """
+    return all(array.dtype == np.float32 and array.shape[array.ndim - 1] % 4 == 0 for array in arrays)
+
+
+def check_memory(**arrays: Any) -> None:
+    """Of host arrays that BLAS will read and write, which knows an address and a width and nothing else.
+
+    Raises ValueError naming the array that is not C-contiguous, or differs from the first in its dtype.
+    """
+    first, *_ = arrays
+    for name, array in arrays.items():
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name}: expected a C-contiguous array, got shape {array.shape}, strides {array.strides}")
+        if array.dtype != arrays[first].dtype:
+            raise ValueError(f"{name}: dtype is {array.dtype}, but {first} says {arrays[first].dtype}")
 
 
 def values_or(other: Any, data: Any) -> Any:

@@ -164,9 +164,10 @@ def _epoch(network: Network, feeds: Mapping[str, Feed], wanted: Mapping[str, Fee
     """One pass over the examples; returns their mean loss."""
     order = _order(network, examples) if shuffle else np.arange(examples)
     total = 0.0
+    coming = order[:batch]
     for start in range(0, examples, batch):
-        rows = order[start:start + batch]
-        loss = network.train_batch(feeds, wanted, rows)
+        rows, coming = coming, order[start + batch:start + 2 * batch]
+        loss = network.train_batch(feeds, wanted, rows, coming if len(coming) else None)
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss} at step {network.step}: try a smaller rate")
         total += loss * len(rows)

@@ -34,4 +34,11 @@ def _outputs():
     yield f"{USERS_LOSS.name}-{USERS_ACTIVATION.name}", *USERS_LOSS.through(USERS_ACTIVATION)
 
 
+def scalars_of(optimizer, step):
+    """(array with room for all that a rule may have, how many there are): arguments of kernels."""
+    scalars = np.full(8, np.nan, np.float32)
+    scalars[:optimizer.numbers] = optimizer.scalars(step)
+    return scalars, optimizer.numbers
+
+
 OUTPUTS = list(_outputs())  # (names of loss and activation, loss, its delta)

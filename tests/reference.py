@@ -4,6 +4,7 @@ A reference has its kernel's name and arguments, and writes into the same ones. 
 optimizer rules) are called number by number.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -66,22 +67,52 @@ def transpose_all(indptr, indices, out_indptr, examples, positions):
     _list_by_feature(range(len(out_indptr) - 1), indptr, indices, out_indptr, examples, positions)
 
 
+def sorted_transpose(total, indptr, indices, scratch_counts, scratch_keys, features, out_indptr, examples, positions,
+                     touched):
+    named = sorted(set(indices[:indptr[-1]].tolist()))
+    _list_by_feature(named, indptr, indices, out_indptr, examples, positions)
+    features[:len(named)] = named
+    touched[0] = len(named)
+
+
+def sorted_transpose_all(indptr, indices, scratch_counts, scratch_keys, out_indptr, examples, positions):
+    transpose_all(indptr, indices, out_indptr, examples, positions)
+
+
 def _list_by_feature(features, indptr, indices, out_indptr, examples, positions):
-    place, out_indptr[0] = 0, 0
-    for r, feature in enumerate(features):
-        for b, k in _entries(indptr):
-            if indices[k] == feature:
-                examples[place], positions[place] = b, k
-                place += 1
-        out_indptr[r + 1] = place
+    entries = {feature: [] for feature in features}
+    for b, k in _entries(indptr):
+        entries[int(indices[k])].append((b, k))
+    out_indptr[:len(entries) + 1] = np.cumsum([0] + [len(listed) for listed in entries.values()])
+    for place, (b, k) in enumerate(entry for listed in entries.values() for entry in listed):
+        examples[place], positions[place] = b, k
 
 
 # ---- dense.py
 
 
-def matmul(a, b, c, *, transpose_a=False, transpose_b=False, accumulate=False):
-    product = np.einsum("ik,kj->ij", a.T if transpose_a else a, b.T if transpose_b else b)
+def rounded(x, precision):
+    """To 10 bits of fraction, ties away from zero, or to 7 bits, ties to even: as tensor cores want it."""
+    fraction, exponent = np.frexp(x)
+    if precision == "tf32":
+        fraction = np.trunc(fraction * 2**11 + np.copysign(0.5, x)) / 2**11
+    elif precision == "bf16":
+        fraction = np.rint(fraction * 2**8) / 2**8
+    return np.ldexp(fraction, exponent)
+
+
+def _product(a, b, transpose_a, transpose_b, precision):
+    a, b = rounded(a, precision), rounded(b, precision)
+    return np.einsum("ik,kj->ij", a.T if transpose_a else a, b.T if transpose_b else b)
+
+
+def matmul(a, b, c, *, transpose_a=False, transpose_b=False, accumulate=False, precision="fp32", scratch=None):
+    product = _product(a, b, transpose_a, transpose_b, precision)
     c[:] = c + product if accumulate else product
+
+
+def matmul_activate(value, a, b, bias, c, *, accumulate=False, precision="fp32", scratch=None):
+    c[:] = _each(value, _product(a, b, False, False, precision) + bias + (c if accumulate else 0))
 
 
 def column_sum(delta, gradient):
@@ -96,21 +127,84 @@ def _kept(key, drop, index):
     return uniform_at(key, index) >= drop
 
 
-def dropout(key, drop, y, first=0, total=None):
-    kept = _kept(key, drop, _indices(y.shape, first, total))
+def dropout(keys, drop, y, first=0, total=None):
+    kept = _kept(keys[0], drop, _indices(y.shape, first, total))
     y[:] = np.where(kept, y / (1 - drop), 0)
 
 
-def dropped_delta(slope, key, drop, y, delta, first=0, total=None):
-    kept = _kept(key, drop, _indices(y.shape, first, total))
+def dropped_delta(slope, keys, drop, y, delta, first=0, total=None):
+    kept = _kept(keys[0], drop, _indices(y.shape, first, total))
     delta[:] = np.where(kept, delta * _each(slope, y * (1 - drop)) / (1 - drop), 0)
 
 
-def denoise(key, drop, features, indptr, indices, data, noisy):
+def denoise(keys, drop, features, indptr, indices, data, noisy):
     values = _values(data, indices)
     for b, k in _entries(indptr):
         index = np.array([(b * int(features) + int(indices[k])) % 2**64], np.uint64)
-        noisy[k] = values[k] / (1 - drop) if _kept(key, drop, index)[0] else 0
+        noisy[k] = values[k] / (1 - drop) if _kept(keys[0], drop, index)[0] else 0
+
+
+# ---- exchange.py
+
+
+def _pieces(batch, bounds):
+    """(first unit, end, part of the buffer) of every rank."""
+    return [(first, end, slice(batch * first, batch * end)) for first, end in itertools.pairwise(bounds)]
+
+
+def pack(y, bounds, buffer):
+    for first, end, piece in _pieces(len(y), bounds):
+        buffer[piece] = y[:, first:end].ravel()
+
+
+def unpack(buffer, bounds, y):
+    for first, end, piece in _pieces(len(y), bounds):
+        y[:, first:end] = buffer[piece].reshape(len(y), end - first)
+
+
+def unpack_add(pieces, y):
+    for partial in pieces:
+        y += partial
+
+
+# ---- head.py
+
+
+def head_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
+              bias_gradient, bias_slots, dhidden, losses, room, scratch):
+    activation, value, slope = output
+    rule, numbers, l2, l1 = rule
+    delta = hidden @ w + bias
+    if largest is None:
+        delta = _each(activation, delta)
+    panel_delta(value, slope, scale, 0, indptr, indices, data, largest, total, pull, delta, losses)
+    if dhidden is not None:
+        dhidden += delta @ w.T
+    update(rule, w.reshape(-1), (hidden.T @ delta).reshape(-1), slots.reshape(len(slots), w.size), l2, l1, scalars,
+           numbers)
+    update(rule, bias, delta.sum(axis=0), bias_slots, 0, 0, scalars, numbers)
+
+
+def head_sums(hidden, w, bias, largest, total, room, scratch):
+    softmax_sums(hidden @ w + bias, largest, total)
+
+
+def head_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room, scratch):
+    z = hidden @ w + bias
+    panel_delta(slope, slope, 1.0, 0, indptr, indices, data, largest, total, None, z, pull, keep=True)
+
+
+def target_pull(slope, indptr, data, pull):
+    values = np.ones(indptr[-1]) if data is None else data
+    for b in range(len(pull)):
+        pull[b] = sum(slope(1.0, t) for t in values[indptr[b]:indptr[b + 1]])
+
+
+def head_top_k(activation, hidden, w, bias, indptr, indices, items, values, scratch_items, room, scratch):
+    y = _each(activation, hidden @ w + bias)
+    if indptr is not None:
+        exclude(indptr, indices, y)
+    top_k(y, items, values)
 
 
 # ---- loss.py
@@ -130,6 +224,16 @@ def output_delta(slope, scale, y, target, delta, accumulate=False):
 
 def sparse_output_delta(slope, scale, y, indptr, indices, data, delta, accumulate=False):
     output_delta(slope, scale, y, _dense(y.shape, indptr, indices, data), delta, accumulate)
+
+
+def panel_delta(value, slope, scale, first, indptr, indices, data, largest, total, pull, y, out, keep=False):
+    end = first + y.shape[1]
+    target = _dense((len(y), max([end, *(indices + 1)])), indptr, indices, data)[:, first:end]
+    activations = y if largest is None else np.exp(y - largest[:, None]) / total[:, None]
+    out[:] = (out if first > 0 else 0) + _each(value, activations, target).sum(axis=1)
+    if not keep:
+        pulled = 0 if largest is None else activations * pull[:, None]
+        y[:] = scale * (_each(slope, activations, target) - pulled)
 
 
 # ---- random.py
@@ -204,6 +308,21 @@ def reduce_rows(term, combine, start, y, t, out):
         out[b] = total
 
 
+def softmax_sums(y, largest, total, accumulate=False):
+    for b, row in enumerate(y):
+        before = [(largest[b], total[b])] if accumulate else []
+        largest[b] = max([*row, *(most for most, _ in before)], default=np.finfo(np.float32).min)
+        total[b] = math.fsum([*np.exp(row - largest[b]), *(old * np.exp(most - largest[b]) for most, old in before)])
+
+
+def softmax_rescale(local, largest, total):
+    total *= np.exp(local - largest)
+
+
+def softmax(largest, total, y):
+    y[:] = np.exp(y - largest[:, None]) / total[:, None]
+
+
 def row_exp(largest, y):
     y[:] = np.exp(y - largest[:, None])
 
@@ -231,17 +350,37 @@ def sparse_forward(indptr, indices, data, weight, y, accumulate=False):
         y[b] += values[k] * weight[indices[k]]
 
 
-def sparse_weight_gradient(features, indptr, examples, positions, data, delta, gradient):
+def sparse_weight_gradient(features, indptr, examples, positions, touched, data, delta, gradient):
     values = _values(data, positions)
-    for r, k in _entries(indptr):
+    for r, k in _entries(indptr[:touched[0] + 1]):
         gradient[features[r]] += values[positions[k]] * delta[examples[k]]
 
 
-def sparse_update(rule, features, indptr, examples, positions, data, delta, w, slots, l2, l1, scalars, scratch):
+def sparse_update(rule, features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars,
+                  numbers, scratch):
     gradient = np.zeros(w.shape)
-    sparse_weight_gradient(features, indptr, examples, positions, data, delta, gradient)
-    for feature in features:
-        update(rule, w[feature], gradient[feature], slots[:, feature], l2, l1, scalars)
+    sparse_weight_gradient(features, indptr, examples, positions, touched, data, delta, gradient)
+    for feature in features[:touched[0]]:
+        update(rule, w[feature], gradient[feature], slots[:, feature], l2, l1, scalars, numbers)
+
+
+# ---- tiles.py
+
+
+def multiply(epilogue, a, b, bias, numbers, x, y, z, scratch, *, transpose_a=False, transpose_b=False, a_columns=None,
+             b_columns=None, x_columns=None, precision="fp32"):
+    function, reads, writes = epilogue
+    a, b = a[:, slice(*a_columns or (None,))], b[:, slice(*b_columns or (None,))]
+    first = x_columns[0] if x_columns else 0
+    planes = {"x": x, "y": y, "z": z}
+    chosen = (0.0,) * 8 if numbers is None else tuple(numbers)
+    for (i, j), total in np.ndenumerate(_product(a, b, transpose_a, transpose_b, precision)):
+        place = i, first + j
+        old = [planes[name][place] if name in reads else 0.0 for name in "xyz"]
+        new = function(total, 0.0 if bias is None else bias[j], *old, chosen)
+        for name, value in zip("xyz", new, strict=True):
+            if name in writes:
+                planes[name][place] = value
 
 
 # ---- topk.py
@@ -252,7 +391,7 @@ def exclude(indptr, indices, scores):
         scores[b, indices[k]] = -math.inf
 
 
-def top_k(scores, items, values, scratch):
+def top_k(scores, items, values):
     items[:], values[:] = -1, -math.inf
     for b, row in enumerate(scores):
         candidates = [i for i, score in enumerate(row) if score > -math.inf]
@@ -263,11 +402,11 @@ def top_k(scores, items, values, scratch):
 # ---- update.py
 
 
-def update(rule, w, gradient, slots, l2, l1, scalars):
+def update(rule, w, gradient, slots, l2, l1, scalars, numbers):
     g = gradient + l2 * w + l1 * np.sign(w)
     for i in range(len(w)):
         m, v = [*slots[:, i], 0.0, 0.0][:2]
-        w[i], m, v = rule(w[i], g[i], m, v, scalars)
+        w[i], m, v = rule(w[i], g[i], m, v, tuple(scalars[:numbers]))
         slots[:, i] = [m, v][:len(slots)]
     gradient[:] = 0
 

@@ -59,6 +59,31 @@ def test_a_file_that_holds_no_ratings(tmp_path, capsys):
     assert "u.data" in capsys.readouterr().err
 
 
+def test_kernels_on_cards(capsys):
+    assert main(["kernels", "--card", "L4", "rtx4090"]) == 0
+    first, second = capsys.readouterr().out.split("\n\nRTX 4090")
+    for text in (first, second):
+        assert "sm_80" in text  # what runs on 8.9
+        [line] = [line for line in text.splitlines() if line.startswith("update-adam ")]
+        moved = 8 * 4 * 26_744 * 128  # w, gradient, m and v, each read and written
+        assert float(line.split()[-1]) == pytest.approx(1e6 * moved / (300e9 if text is first else 1008e9), rel=0.01)
+
+
+def test_kernels_of_an_architecture(capsys):
+    assert main(["kernels", "--arch", "sm_100"]) == 0
+    printed = capsys.readouterr().out
+    assert "registers" in printed
+    assert "occupancy" not in printed
+
+
+@pytest.mark.parametrize("wrong", [("--card", "Voodoo"), ("--arch", "sm_60")])
+def test_kernels_of_unknown_hardware(capsys, wrong):
+    assert main(["kernels", *wrong]) == 2
+    error = capsys.readouterr().err
+    assert wrong[1] in error
+    assert error.count("\n") == 1
+
+
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "sparsenet", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == sn.__version__

@@ -18,21 +18,37 @@ import pytest
 import sparsenet.kernels
 from sparsenet import compiling, kernel_cache
 from sparsenet.compiling import numba_cuda, scalar
-from sparsenet.kernels import dense
+from sparsenet.kernels import tiles
 from sparsenet.kernels.activation import activate, hidden_delta
-from sparsenet.kernels.dense import column_sum, matmul
+from sparsenet.kernels.batches import sorted_transpose, sorted_transpose_all
+from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.kernels.dropout import denoise, dropout, dropped_delta
-from sparsenet.kernels.loss import loss_sum, output_delta, sparse_loss_sum, sparse_output_delta
+from sparsenet.kernels.exchange import pack, unpack, unpack_add
+from sparsenet.kernels.head import Output, Rule, head_pull, head_step, head_sums, head_top_k, target_pull
+from sparsenet.kernels.loss import loss_sum, output_delta, panel_delta, sparse_loss_sum, sparse_output_delta
 from sparsenet.kernels.random import normal, uniform
-from sparsenet.kernels.rows import reduce_rows, row_divide, row_exp, row_max, row_sum, softmax_delta, softmax_pull
+from sparsenet.kernels.rows import (
+    reduce_rows,
+    row_divide,
+    row_exp,
+    row_max,
+    row_sum,
+    softmax,
+    softmax_delta,
+    softmax_pull,
+    softmax_rescale,
+    softmax_sums,
+)
+from sparsenet.kernels.slabs import Tile
 from sparsenet.kernels.sparse import sparse_forward, sparse_update, sparse_weight_gradient
+from sparsenet.kernels.tiles import Epilogue, multiply
 from sparsenet.kernels.topk import exclude, top_k
 from sparsenet.kernels.update import clear, update
 from sparsenet.testing.ptx import PtxDevice
 from tests.functions import ACTIVATIONS, OPTIMIZERS, OUTPUTS
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]  # Turing, Ampere, Hopper, Blackwell
-ON_THE_HOST = {"batches"}  # the modules whose kernels never run on a GPU
+ON_THE_HOST = {"gather_rows", "transpose", "transpose_all"}  # kernels that never run on a GPU
 
 
 class Float(NamedTuple):
@@ -42,12 +58,14 @@ class Float(NamedTuple):
     dtype: type = np.float32
 
 
-KEY = np.uint64(1)
+KEY, KEYS = np.uint64(1), Float((1,), np.uint64)
 UNITS, ROWS, MATRIX = Float((3,)), Float((2,)), Float((2, 3))
 INDPTR, INDICES = Float((3,), np.int64), Float((4,), np.int32)
 TOTALS = Float((2,), np.float64)
 DATA = {"valued": Float((4,)), "boolean": None}
-LISTED = (Float((2,), np.int32), INDPTR, INDICES, INDICES)
+LISTED = (Float((2,), np.int32), INDPTR, INDICES, INDICES, Float((1,), np.int64))
+SORTING = Float((2, 256), np.int32), Float((2, 4), np.int32)
+WIDE = Float((2, 8))
 FALSE_TRUE = (False, True)
 
 
@@ -56,7 +74,7 @@ def cases() -> Iterator[tuple]:
     for activation in ACTIVATIONS:
         yield activate, activation.name, activation.value, UNITS, MATRIX
         yield hidden_delta, activation.name, activation.slope, MATRIX, MATRIX
-        yield dropped_delta, activation.name, activation.slope, KEY, 0.5, MATRIX, MATRIX
+        yield dropped_delta, activation.name, activation.slope, KEYS, 0.5, MATRIX, MATRIX
     yield from ((kernel, "", *rest) for kernel, *rest in plain_cases())
     for a in FALSE_TRUE:
         for b in FALSE_TRUE:
@@ -64,6 +82,8 @@ def cases() -> Iterator[tuple]:
                 shapes = Float((4, 2) if a else (2, 4)), Float((3, 4) if b else (4, 3))
                 options = {"transpose_a": a, "transpose_b": b, "accumulate": add}
                 yield matmul, f"{a}-{b}-{add}", *shapes, MATRIX, options
+    yield matmul_activate, "", ACTIVATIONS[0].value, Float((2, 4)), Float((4, 3)), UNITS, MATRIX
+    yield from ((multiply, *rest) for rest in product_cases())
     for name, value, delta_of in OUTPUTS:
         yield loss_sum, name, value, MATRIX, MATRIX, TOTALS
         for add in FALSE_TRUE:
@@ -73,36 +93,95 @@ def cases() -> Iterator[tuple]:
             for add in FALSE_TRUE:
                 yield (sparse_output_delta, f"{name}-{kind}-{add}", delta_of, 0.5, MATRIX, INDPTR, INDICES, data,
                        MATRIX, add)
+        for width, panel in {"1": MATRIX, "4": WIDE}.items():
+            of_rows = (ROWS, TOTALS, TOTALS) if name.endswith("softmax") else (None, None, None)
+            targets = INDPTR, INDICES, DATA["valued"]
+            yield panel_delta, f"{name}-{width}", value, delta_of, 0.5, 0, *targets, *of_rows, panel, TOTALS
+    for width in (3, 8):
+        yield from ((kernel, f"{width}", *rest) for kernel, *rest in wide_cases(Float((2, width))))
+    yield from ((kernel, "", *rest) for kernel, *rest in head_cases())
     for kind, data in DATA.items():
-        yield denoise, kind, KEY, 0.5, 3, INDPTR, INDICES, data, Float((4,))
-        yield sparse_weight_gradient, kind, *LISTED, data, MATRIX, Float((5, 3))
-        for add in FALSE_TRUE:
-            yield sparse_forward, f"{kind}-{add}", INDPTR, INDICES, data, Float((5, 3)), MATRIX, add
+        yield denoise, kind, KEYS, 0.5, 3, INDPTR, INDICES, data, Float((4,))
+        for width, of_batch in {"1": MATRIX, "4": WIDE}.items():
+            weight = Float((5, of_batch.shape[1]))
+            yield sparse_weight_gradient, f"{kind}-{width}", *LISTED, data, of_batch, weight
+            for add in FALSE_TRUE:
+                yield sparse_forward, f"{kind}-{add}-{width}", INDPTR, INDICES, data, weight, of_batch, add
     for optimizer in OPTIMIZERS:
-        numbers = 0.5, 0.5, optimizer.scalars(1)
-        yield update, optimizer.name, optimizer.rule, UNITS, UNITS, Float((optimizer.slots, 3)), *numbers
+        numbers = 0.5, 0.5, Float((8,)), optimizer.numbers
+        for size in (3, 4):
+            flat, slots = Float((size,)), Float((optimizer.slots, size))
+            yield update, f"{optimizer.name}-{size}", optimizer.rule, flat, flat, slots, *numbers
         for kind, data in DATA.items():
-            yield (sparse_update, f"{optimizer.name}-{kind}", optimizer.rule, *LISTED, data, MATRIX, Float((5, 3)),
-                   Float((optimizer.slots, 5, 3)), *numbers, Float((1, 3)))
+            yield (sparse_update, f"{optimizer.name}-{kind}", optimizer.rule, *LISTED, data, WIDE, Float((5, 8)),
+                   Float((optimizer.slots, 5, 8)), *numbers, Float((1, 8)))
+    yield (sparse_update, "sgd-1", OPTIMIZERS[0].rule, *LISTED, None, MATRIX, Float((5, 3)), Float((0, 5, 3)), 0.5, 0.5,
+           Float((8,)), OPTIMIZERS[0].numbers, Float((1, 3)))
+
+
+def product_cases() -> Iterator[tuple]:
+    """Large tiles for each precision, small ones with each epilogue, and a long sum in parts."""
+    square, sgd, adam = Float((1024, 1024)), OPTIMIZERS[0], OPTIMIZERS[-1]
+    for precision in ("fp32", "tf32", "bf16"):
+        operands = Float((1024, 64)), Float((64, 1024)), None, None
+        yield precision, Epilogue.store(), *operands, square, None, None, None, {"precision": precision}
+    matrix, numbers = Float((4, 4)), Float((8,))
+    for optimizer in (sgd, adam):
+        learn = Epilogue.update(optimizer.rule, optimizer.slots, optimizer.numbers, 0.5, 0.5)
+        planes = [*[matrix] * optimizer.slots, None, None][:2]
+        yield optimizer.name, learn, matrix, matrix, None, numbers, matrix, *planes, None, {"transpose_a": True}
+    delta = Epilogue.delta(ACTIVATIONS[0].slope, True)
+    yield "delta", delta, matrix, matrix, None, None, matrix, matrix, None, None, {"transpose_b": True}
+    long = Float((4, 1024)), Float((1024, 4)), None, None
+    yield "split", delta, *long, matrix, matrix, None, Float((1000,)), {}
 
 
 def plain_cases() -> Iterator[tuple]:
     """Kernels without variants."""
     yield column_sum, MATRIX, UNITS
-    yield dropout, KEY, 0.5, MATRIX
+    yield dropout, KEYS, 0.5, MATRIX
     yield uniform, KEY, MATRIX
     yield normal, KEY, MATRIX
-    yield row_sum, MATRIX, ROWS
-    yield row_sum, MATRIX, TOTALS
-    yield row_max, MATRIX, ROWS
-    yield reduce_rows, OUTPUTS[0][1], OUTPUTS[0][1], np.float64(0), MATRIX, MATRIX, TOTALS
     yield row_exp, ROWS, MATRIX
     yield row_divide, ROWS, MATRIX
     yield softmax_pull, MATRIX, MATRIX
     yield softmax_delta, ROWS, MATRIX, MATRIX
+    yield softmax_rescale, ROWS, ROWS, ROWS
     yield exclude, INDPTR, INDICES, MATRIX
-    yield top_k, MATRIX, *(Float((2, 1), kind) for kind in (np.int32, np.float32, np.int32))
     yield clear, MATRIX
+    yield sorted_transpose, 300, INDPTR, INDICES, *SORTING, INDICES, Float((5,), np.int64), INDICES, INDICES, LISTED[-1]
+    yield sorted_transpose_all, INDPTR, INDICES, *SORTING, Float((301,), np.int64), INDICES, INDICES
+
+
+def wide_cases(matrix: Float) -> Iterator[tuple]:
+    """Kernels that read rows four numbers at a time where they can."""
+    yield row_sum, matrix, ROWS
+    yield row_sum, matrix, TOTALS
+    yield row_max, matrix, ROWS
+    yield reduce_rows, OUTPUTS[0][1], OUTPUTS[0][1], np.float64(0), matrix, matrix, TOTALS
+    for add in FALSE_TRUE:
+        yield softmax_sums, matrix, ROWS, TOTALS, add
+    yield softmax, ROWS, ROWS, matrix
+    yield from ((top_k, matrix, Float((2, k), np.int32), Float((2, k))) for k in (1, 5000))
+    buffer = Float((matrix.shape[0] * matrix.shape[1],))
+    yield pack, matrix, INDPTR, buffer
+    yield unpack, buffer, INDPTR, matrix
+    yield unpack_add, Float((3, *matrix.shape)), matrix
+
+
+def head_cases() -> Iterator[tuple]:
+    """The walks over panels: their own kernels, and one set of those that they share with others."""
+    sgd, (_, value, slope), scratch = OPTIMIZERS[0], OUTPUTS[0], Float((128 * 128 * 128,))
+    output, rule = Output(ACTIVATIONS[0].value, value, slope), Rule(sgd.rule, sgd.numbers)
+    hidden, w, bias, room = MATRIX, Float((3, 12)), Float((12,)), Float((2, 8))
+    targets = INDPTR, INDICES, None
+    yield (head_step, output, rule, 0.5, hidden, *targets, None, None, None, Float((8,)), w, Float((0, 3, 12)), bias,
+           bias, Float((0, 12)), hidden, TOTALS, room, scratch)
+    yield head_sums, hidden, w, bias, ROWS, TOTALS, room, scratch
+    yield head_pull, slope, hidden, *targets, ROWS, TOTALS, w, bias, TOTALS, room, scratch
+    yield target_pull, slope, INDPTR, DATA["valued"], TOTALS
+    best = Float((2, 2), np.int32), Float((2, 2)), Float((2, 2, 2), np.int32)
+    yield head_top_k, output.activation, hidden, w, bias, INDPTR, INDICES, *best, room, scratch
 
 
 def named(case) -> str:
@@ -122,7 +201,8 @@ def compiler():
 @pytest.mark.compile
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", list(cases()), ids=named)
-@pytest.mark.parametrize("capability", CAPABILITIES, ids="{0[0]}.{0[1]}".format)
+@pytest.mark.parametrize("capability", [pytest.param(one, marks=[] if one == (9, 0) else pytest.mark.slow)
+                                        for one in CAPABILITIES], ids="{0[0]}.{0[1]}".format)
 def test_compiles(capability, case):
     kernel, _, *arguments = case
     options = arguments.pop() if isinstance(arguments[-1], dict) else {}
@@ -138,7 +218,7 @@ def test_compiles(capability, case):
 
 def kernel_modules() -> list:
     names = [module.name for module in pkgutil.iter_modules(sparsenet.kernels.__path__)]
-    return [importlib.import_module(f"sparsenet.kernels.{name}") for name in names if name not in ON_THE_HOST]
+    return [importlib.import_module(f"sparsenet.kernels.{name}") for name in names]
 
 
 def sums_in_float64() -> set[str]:
@@ -146,12 +226,17 @@ def sums_in_float64() -> set[str]:
     return {name for module in kernel_modules() for name in vars(module).get("_FLOAT64_SUMS", ())}
 
 
-def test_every_kernel_is_here():
+def gpu_kernels() -> set[str]:
+    """Names of the host functions whose kernels run on a GPU."""
     modules = kernel_modules()
     kernels = {function.__name__ for module in modules for name, function in inspect.getmembers(module)
                if inspect.isfunction(function) and function.__module__ == module.__name__ and name[0] != "_"}
-    assert "matmul" in kernels
-    assert kernels - {case[0].__name__ for case in cases()} == set()
+    assert kernels > ON_THE_HOST
+    return kernels - ON_THE_HOST
+
+
+def test_every_kernel_is_here():
+    assert gpu_kernels() - {case[0].__name__ for case in cases()} == set()
 
 
 @pytest.mark.compile
@@ -178,9 +263,12 @@ def test_a_cuda_kernel_can_be_kept_on_disk(monkeypatch):
     card = type("Card", (), {"compute_capability": (9, 0), "id": 0})
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: card)
     monkeypatch.setattr(codegen.devices, "get_context", lambda *_: type("Context", (), {"device": card}))
-    array = types.Array(types.float32, 2, "C")
-    compiled = compiling.cuda_kernel(dense._matmul_on_cuda(False, True, True, 16))
-    kernel = dispatcher._Kernel(compiled.py_func, (array, array, array))
+    array, place, size = types.Array(types.float32, 1, "C"), types.int64, types.int32
+    product = Tile(16, 8, "tf32", True, np.float32).product(
+        False, False, True, True, True, *tiles._settlers(Epilogue.store(), False, False))
+    compiled = compiling.cuda_kernel(product)
+    kernel = dispatcher._Kernel(compiled.py_func, (array, place, size, array, place, size, *[size] * 4, types.boolean,
+                                                   array, array, array, place, size, array, array))
     dumped = kernel_cache.serialize.dumps(kernel_cache._reduce_cuda(kernel))
     again = kernel_cache._rebuild_cuda(None, pickle.loads(dumped))
     assert again.entry_name == kernel.entry_name

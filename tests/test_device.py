@@ -12,7 +12,7 @@ from numba import prange
 from threadpoolctl import ThreadpoolController
 
 import sparsenet.device
-from sparsenet import threads
+from sparsenet import driver, threads
 from sparsenet.device import device as device_called
 from sparsenet.device import device_of, launch
 from sparsenet.seeds import stream_key
@@ -48,6 +48,22 @@ def test_write(device):
     assert there.dtype == np.float32
 
 
+def test_staging(device):
+    """Written from and read into, beside the launches too."""
+    out, back, none = device.staging((2, 3)), device.staging((2, 3)), device.staging(0, np.int32)
+    assert (out.dtype, none.dtype, none.size) == (np.float32, np.int32, 0)
+    assert not out.any()
+    assert isinstance(out, np.ndarray)
+    there = device.zeros((2, 3))
+    out[:] = BATCH_UNITS
+    with device.ahead():
+        device.write(there, out)
+    device.wait()
+    device.read(there, back)
+    device.wait()
+    assert back.tolist() == BATCH_UNITS.tolist()
+
+
 def test_zeros(device):
     there = device.zeros(3, np.int64)
     assert (there.shape, there.dtype) == ((3,), np.int64)
@@ -66,7 +82,7 @@ def test_unknown_device():
 
 def test_no_gpu(monkeypatch):
     """Where there is none, "cuda" says so and the default is the CPU."""
-    monkeypatch.setattr(sparsenet.device, "_gpu_is_there", lambda: False)
+    monkeypatch.setattr(sparsenet.device, "gpu_is_there", lambda: False)
     assert device_called.__wrapped__().name == "cpu"
     module = types.SimpleNamespace(is_available=lambda: False)
     monkeypatch.setattr(sparsenet.device, "numba_cuda", lambda: module)
@@ -78,8 +94,8 @@ def test_driver_without_numba_cuda(monkeypatch):
     """A GPU that cannot be used is worth a warning, and the CPU is taken."""
     def missing():
         raise ImportError("none")
-    monkeypatch.setattr(sparsenet.device, "numba_cuda", missing)
-    monkeypatch.setattr(sparsenet.device.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(driver, "numba_cuda", missing)
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: None)
     with pytest.warns(UserWarning, match=r"pip install 'sparsenet\[cuda\]'"):
         assert device_called.__wrapped__().name == "cpu"
 

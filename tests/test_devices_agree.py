@@ -4,15 +4,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import sparsenet as sn
+from sparsenet import demo
 from sparsenet import device as devices
 from sparsenet.layers import Dense, Input
 from sparsenet.testing import assert_trained_alike
+from sparsenet.testing.emulator import Emulator
 
 
 def network(device, items, hidden, dtype="float32"):
@@ -36,6 +39,19 @@ def test_simulator_and_cpu():
     simulated, _ = trained("simulator", **size)
     assert_trained_alike(simulated.weights, exact.weights, adaptive=True)
     np.testing.assert_array_equal(sn.recommend(simulated, x[:2], k=4)[0], sn.recommend(exact, x[:2], k=4)[0])
+
+
+@pytest.mark.emulator
+def test_the_demos_network_through_the_emulator():
+    """An epoch of the demo, all its customers and products, by the machine code that numba-cuda compiles for a GPU."""
+    split = sn.data.strong_generalization(sn.data.online_retail().matrix)
+    settings = replace(demo.Settings(), epochs=1)
+    exact = demo.build(split.train, settings, seed=1, device="cpu").copy(dtype="float64")
+    emulated = demo.build(split.train, settings, seed=1, device=Emulator(races=False))
+    for network in (exact, emulated):
+        demo.train(network, split, settings)
+    assert emulated.step == exact.step == 29
+    assert_trained_alike(emulated.weights, exact.weights, adaptive=True)
 
 
 @pytest.mark.cuda

@@ -149,8 +149,9 @@ PLANTED = {  # mistakes in the backward pass, by the kernel that is called
     "a skip connection overwrites": ("matmul", ignores_accumulate),
     "the bias is forgotten": ("column_sum", lambda kernel: lambda *arrays: None),
     "softmax keeps its first half only": ("softmax_delta", lambda kernel: lambda *arrays: None),
-    "values of the sparse input are ignored": ("sparse_weight_gradient", lambda kernel: lambda f, i, e, p, data, d, g:
-                                               kernel(f, i, e, p, None, d, g)),
+    "values of the sparse input are ignored": ("sparse_weight_gradient",
+                                               lambda kernel: lambda f, i, e, p, t, data, d, g:
+                                               kernel(f, i, e, p, t, None, d, g)),
     "the mean over the batch is a sum": ("output_delta", lambda kernel: lambda slope, scale, *rest:
                                          kernel(slope, 1.0, *rest)),
     "the same with sparse targets": ("sparse_output_delta", lambda kernel: lambda slope, scale, *rest:

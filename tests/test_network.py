@@ -268,7 +268,8 @@ def test_an_interrupted_step_leaves_no_gradient_behind():
     interrupted.passes.allocate(7, training=True)
     interrupted.prepare(optimizers.sgd())
     rows = np.arange(7)
-    interrupted.passes.forward({name: feed.load(rows) for name, feed in feeds.items()}, 7, training=(3, 1))
+    interrupted.passes.draw(3, 1)
+    interrupted.passes.forward({name: feed.load(rows) for name, feed in feeds.items()}, 7, training=True)
     interrupted.passes.backward({name: feed.load(rows) for name, feed in wanted.items()}, 7)
     for network in (plain, interrupted):
         train(network, TWO_INPUTS, TWO_TARGETS, optimizers.sgd(), 4)

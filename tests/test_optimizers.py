@@ -21,9 +21,15 @@ def minimize(optimizer, w, gradient, steps):
     slots, path = np.zeros((optimizer.slots, len(w))), []
     for step in range(1, steps + 1):
         g = np.array(gradient(w), np.float64, ndmin=1)
-        update(optimizer.rule, w, g, slots, optimizer.l2, optimizer.l1, optimizer.scalars(step))
+        update(optimizer.rule, w, g, slots, optimizer.l2, optimizer.l1, *scalars(optimizer, step))
         path.append(w.copy())
     return np.array(path)
+
+
+def scalars(optimizer, step):
+    """In float64."""
+    numbers = optimizer.scalars(step)
+    return np.array([*numbers, *[np.nan] * (8 - len(numbers))]), len(numbers)
 
 
 # ---- rules
@@ -99,7 +105,7 @@ def test_still_optimizers_are_still(name, data):
     w = data.draw(strategies.dense(8, dtype=np.float64))
     slots = np.abs(data.draw(strategies.dense(optimizer.slots, 8, low=0.5, dtype=np.float64)))
     before = w.copy(), slots.copy()
-    update(optimizer.rule, w, np.zeros(8), slots, 0.0, 0.0, optimizer.scalars(3))
+    update(optimizer.rule, w, np.zeros(8), slots, 0.0, 0.0, *scalars(optimizer, 3))
     changed = (w != before[0]).any() or (slots != before[1]).any()
     assert changed == (not optimizer.still)
 
@@ -172,6 +178,14 @@ def test_own_optimizers():
     np.testing.assert_array_equal(minimize(own, 1.0, lambda w: w, 2)[:, 0], [0.5, 0.25])
     with pytest.raises(ValueError, match="optimizer 'mine': slots must be 0, 1 or 2, got 3"):
         Optimizer("mine", rule=own.rule, slots=3, scalars=own.scalars)
+
+    with pytest.raises(ValueError, match=r"optimizer 'mine': scalars\(step\) may be 8 numbers, not 9"):
+        Optimizer("mine", rule=own.rule, slots=0, scalars=lambda step: (0.5,) * 9)
+    many = Optimizer("mine", rule=lambda w, g, m, v, s: (w - s[7] * g, m, v), slots=0,
+                     scalars=lambda step: (*[0.0] * 7, 0.5))
+    none = Optimizer("mine", rule=lambda w, g, m, v, s: (w - g, m, v), slots=0, scalars=lambda step: ())
+    np.testing.assert_array_equal(minimize(many, 1.0, lambda w: w, 2)[:, 0], [0.5, 0.25])
+    np.testing.assert_array_equal(minimize(none, 1.0, lambda w: w / 2, 2)[:, 0], [0.5, 0.25])
 
 
 def test_a_rule_that_cannot_be_compiled_is_refused():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import sparsenet as sn
+from sparsenet.testing.emulator import RaceError
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -35,6 +36,15 @@ def test_the_own_activation(examples):
     net = sn.Network(x, names["h"], seed=1, device="cpu")
     z = np.eye(4, dtype=np.float32) @ net.weights["dense1/weight"]
     np.testing.assert_array_almost_equal_nulp(net.predict(np.eye(4)), z / (1 + abs(z)), nulp=4)
+
+
+@pytest.mark.emulator
+def test_the_race_is_found(examples):
+    said = re.search(r"# (RaceError: .*) …", examples[2])
+    assert said is not None
+    with pytest.raises(RaceError) as caught:
+        exec(examples[2], {"__name__": __name__})
+    assert f"RaceError: {caught.value}".startswith(said[1])
 
 
 def test_tables_are_filled():

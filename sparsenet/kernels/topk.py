@@ -5,12 +5,14 @@ from functools import cache
 import numpy as np
 from numba import prange
 
-from sparsenet.device import Array, cuda, device_of, launch, launch_pair, scalar
-from sparsenet.shapes import check
+from sparsenet.device import Array, cuda, device_of, launch, launch_pair, part, scalar
+from sparsenet.instructions import load4
+from sparsenet.shapes import check, in_fours
 
 _WORST, _ZERO = np.float32(-np.inf), np.float32(0)
 _NO_ITEM = np.int32(-1)
 _ZERO_KEY = np.int32(0)
+_SORTED_AT_ONCE = (256, 4096)  # pairs of (item, value) that a block of CUDA threads sorts in its shared memory
 _WORST_KEY = np.int32(np.array(_WORST).view(np.int32) ^ 0x7FFFFFFF)
 
 
@@ -30,24 +32,23 @@ def _exclude(b, indptr, indices, scores):
         scores[b, indices[k]] = _WORST
 
 
-def top_k(scores: Array, items: Array, values: Array, scratch: Array) -> None:
+def top_k(scores: Array, items: Array, values: Array) -> None:
     """items[b], values[b] = the k largest scores of row b, best first; equal scores in order of their item numbers.
 
     scores   (batch, items) float32  in   -inf and NaN are never chosen
     items    (batch, k) int32        out  -1 where a row has fewer than k scores to choose from
     values   (batch, k) float32      out  -inf there
-    scratch  (batch, k) int32        -    working memory on CUDA
     """
-    size = check(scores=(scores, "batch all"), items=(items, "batch k"), values=(values, "batch k"),
-                 scratch=(scratch, "batch k"))
+    size = check(scores=(scores, "batch all"), items=(items, "batch k"), values=(values, "batch k"))
     if 0 in (size.batch, size.k):
         return
     threads = device_of(scores).threads
-    launch_pair(_top_k_on_cpu, _top_k_on_cuda(threads), size.batch, threads, scores, scores.view(np.int32), items,
-                values, scratch)
+    capacity = next((room for room in _SORTED_AT_ONCE if size.k <= room), _SORTED_AT_ONCE[-1])
+    launch_pair(_top_k_on_cpu, _top_k_on_cuda(threads, capacity, in_fours(scores)), size.batch, threads, scores, items,
+                values)
 
 
-def _top_k_on_cpu(scores, bits, items, values, scratch):
+def _top_k_on_cpu(scores, items, values):
     for b in prange(scores.shape[0]):
         heap_items, heap_values = items[b], values[b]
         heap_items[:], heap_values[:] = _NO_ITEM, _WORST
@@ -82,83 +83,155 @@ def _sift_down(items, values, length, item, value):
 
 
 @scalar
-def _key(score, bits):
-    """An int32 that sorts as the score does; NaN as -inf, -0 as 0."""
+def _place(score, item):
+    """A number of 63 bits, different for every item, larger for what comes earlier in the order."""
     if score != score:
-        return _WORST_KEY
-    if score == _ZERO:
-        return _ZERO_KEY
-    return np.int32(bits ^ 0x7FFFFFFF) if bits < 0 else np.int32(bits)
+        key = _WORST_KEY
+    elif score == _ZERO:
+        key = _ZERO_KEY
+    else:
+        bits = np.float32(score).view(np.int32)
+        key = np.int32(bits ^ 0x7FFFFFFF) if bits < 0 else bits
+    return ((np.int64(key) + 0x80000000) << 31) + (0x7FFFFFFF - np.int64(item))
 
 
 @cache
-def _top_k_on_cuda(threads):
-    # A radix selection: four passes of 8 bits find the key of the k-th best; then its betters and the first of its
-    # equals are collected in order, and each finds its rank by counting.
-    counters = 256
+def _top_k_on_cuda(threads, capacity, wide):
+    # A radix selection finds what the places of the k best begin with, 8 bits at a time; then they are collected in any
+    # order, and sorted.
+    sort = _sort(capacity)
 
-    def top_k(scores, bits, items, values, scratch):
-        histogram = cuda.shared.array(counters, np.int32)
-        betters = cuda.shared.array(threads, np.int32)
-        equals = cuda.shared.array(threads, np.int32)
-        found = cuda.shared.array(2, np.int64)  # the high bits of the k-th key, how many of its equals are wanted
+    def top_k(scores, items, values):
+        counts = cuda.shared.array(512, np.int32)
+        found = cuda.shared.array(2, np.int64)
+        near_items = cuda.shared.array(capacity, np.int32)
+        near_values = cuda.shared.array(capacity, np.float32)
         b, thread = cuda.blockIdx.x, cuda.threadIdx.x
         total, k = scores.shape[1], min(items.shape[1], scores.shape[1])
+        prefix, above, wanted, matching = 0, 63, k, total  # places whose bits from `above` on are the prefix
+        while wanted < matching:
+            shift = max(above - 8, 0)
+            for bin in range(thread, 256, threads):
+                counts[bin] = 0
+            cuda.syncthreads()
+            if wide:
+                for i in range(4 * thread, total, 4 * threads):
+                    s0, s1, s2, s3 = load4(scores, b * total + i)
+                    _count(_place(s0, i), prefix, above, shift, counts)
+                    _count(_place(s1, i + 1), prefix, above, shift, counts)
+                    _count(_place(s2, i + 2), prefix, above, shift, counts)
+                    _count(_place(s3, i + 3), prefix, above, shift, counts)
+            else:
+                for i in range(thread, total, threads):
+                    _count(_place(scores[b, i], i), prefix, above, shift, counts)
+            _sum_upwards(counts, thread, threads)
+            for bin in range(thread, 256, threads):
+                better = counts[bin + 1] if bin < 255 else 0
+                if better < wanted <= counts[bin]:
+                    found[0], found[1] = bin, better
+            cuda.syncthreads()
+            bin, better = found[0], found[1]
+            matching, wanted = counts[bin] - better, wanted - better
+            prefix, above = (prefix << (above - shift)) + bin, shift
+            cuda.syncthreads()
+
         if thread == 0:
-            found[0], found[1] = 0, k
-        for shift in range(24, -8, -8):
-            for bin in range(thread, counters, threads):
-                histogram[bin] = 0
-            cuda.syncthreads()
+            found[0] = 0
+        cuda.syncthreads()
+        if wide:
+            for i in range(4 * thread, total, 4 * threads):
+                s0, s1, s2, s3 = load4(scores, b * total + i)
+                _collect(s0, i, prefix, above, b, found, items, values)
+                _collect(s1, i + 1, prefix, above, b, found, items, values)
+                _collect(s2, i + 2, prefix, above, b, found, items, values)
+                _collect(s3, i + 3, prefix, above, b, found, items, values)
+        else:
             for i in range(thread, total, threads):
-                key = np.int64(_key(scores[b, i], bits[b, i])) + 2147483648
-                if key >> (shift + 8) == found[0]:
-                    cuda.atomic.add(histogram, (key >> shift) & 255, 1)
-            cuda.syncthreads()
-            if thread == 0:
-                bin, wanted = 255, found[1]
-                while histogram[bin] < wanted:
-                    wanted -= histogram[bin]
-                    bin -= 1
-                found[0], found[1] = (found[0] << 8) + bin, wanted
-            cuda.syncthreads()
-        threshold, ties = found[0], found[1]
-
-        start, end = thread * total // threads, (thread + 1) * total // threads
-        better, equal = 0, 0
-        for i in range(start, end):
-            key = np.int64(_key(scores[b, i], bits[b, i])) + 2147483648
-            better += key > threshold
-            equal += key == threshold
-        betters[thread], equals[thread] = better, equal
+                _collect(scores[b, i], i, prefix, above, b, found, items, values)
+        for j in range(k + thread, items.shape[1], threads):
+            items[b, j], values[b, j] = _NO_ITEM, _WORST
         cuda.syncthreads()
-        better, equal = 0, 0
-        for other in range(thread):
-            better += betters[other]
-            equal += equals[other]
-        for i in range(start, end):
-            key = np.int64(_key(scores[b, i], bits[b, i])) + 2147483648
-            if key > threshold:
-                scratch[b, better] = i
-                better += 1
-            elif key == threshold:
-                if equal < ties:
-                    scratch[b, k - ties + equal] = i
-                equal += 1
-        cuda.syncthreads()
-
-        for j in range(thread, items.shape[1], threads):
-            if j >= k:
-                items[b, j], values[b, j] = _NO_ITEM, _WORST
-                continue
-            i = scratch[b, j]
-            key = _key(scores[b, i], bits[b, i])
-            rank = 0
-            for other in range(k):
-                rival = scratch[b, other]
-                rival_key = _key(scores[b, rival], bits[b, rival])
-                rank += rival_key > key or (rival_key == key and rival < i)
-            chosen = key > _WORST_KEY
-            items[b, rank] = i if chosen else _NO_ITEM
-            values[b, rank] = scores[b, i] if chosen else _WORST
+        sort(items[b], values[b], k, near_items, near_values, thread, threads)
     return top_k
+
+
+@part
+def _count(place, prefix, above, shift, counts):
+    if place >> above == prefix:
+        cuda.atomic.add(counts, (place >> shift) & ((1 << (above - shift)) - 1), 1)
+
+
+@part
+def _sum_upwards(counts, thread, threads):
+    """counts[bin] = the sum of counts[bin] … counts[255], by way of the array's second half."""
+    reach, source = 1, 0
+    while reach < 256:
+        cuda.syncthreads()
+        for bin in range(thread, 256, threads):
+            more = counts[source + bin + reach] if bin + reach < 256 else 0
+            counts[256 - source + bin] = counts[source + bin] + more
+        reach, source = 2 * reach, 256 - source
+    cuda.syncthreads()
+
+
+@part
+def _collect(score, item, prefix, above, b, found, items, values):
+    if _place(score, item) >> above >= prefix:
+        slot = cuda.atomic.add(found, 0, 1)
+        chosen = score > _WORST
+        items[b, slot] = item if chosen else _NO_ITEM
+        values[b, slot] = score if chosen else _WORST
+
+
+@cache
+def _sort(capacity):
+    """Batcher's bitonic sort by a block: near each other in shared memory, farther apart where they are.
+
+    Every comparison leaves the better one in front, so that lengths need not be powers of two.
+    """
+    @part
+    def sort(items, values, length, near_items, near_values, thread, threads):
+        size = capacity  # what will be in order: aligned groups of so many
+        while size < 2 * max(length, capacity):
+            stride = size // 2
+            while stride >= capacity:
+                _exchange(items, values, length, stride, 2 * stride == size, thread, threads)
+                stride //= 2
+            for first in range(0, length, capacity):
+                count = min(capacity, length - first)
+                for j in range(thread, count, threads):
+                    near_items[j], near_values[j] = items[first + j], values[first + j]
+                cuda.syncthreads()
+                if size == capacity:
+                    group = 2
+                    while group < 2 * count:
+                        _merge(near_items, near_values, count, group, True, thread, threads)
+                        group *= 2
+                else:
+                    _merge(near_items, near_values, count, capacity, False, thread, threads)
+                for j in range(thread, count, threads):
+                    items[first + j], values[first + j] = near_items[j], near_values[j]
+                cuda.syncthreads()
+            size *= 2
+    return sort
+
+
+@part
+def _merge(items, values, length, group, flip, thread, threads):
+    """Put groups in order whose halves are (flip), or that need comparisons no farther than half a group."""
+    stride = group // 2
+    while stride > 0:
+        _exchange(items, values, length, stride, flip and 2 * stride == group, thread, threads)
+        stride //= 2
+
+
+@part
+def _exchange(items, values, length, stride, flip, thread, threads):
+    """In groups of two strides: compare each of the first stride with its image (flip), or with its like."""
+    for pair in range(thread, ((length - 1) | (2 * stride - 1)) + 1 >> 1, threads):
+        low = 2 * pair - (pair & (stride - 1))
+        high = low ^ (2 * stride - 1) if flip else low + stride
+        if high < length and _worse(values[low], items[low], values[high], items[high]):
+            items[low], items[high] = items[high], items[low]
+            values[low], values[high] = values[high], values[low]
+    cuda.syncthreads()

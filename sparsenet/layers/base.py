@@ -31,8 +31,12 @@ class Signal:
     """(batch) working memory of a softmax"""
     row_total: Array | None = None
     """(batch) working memory of a softmax"""
-    key: np.uint64 | None = None
-    """Random stream of this node and step; None outside training"""
+    precision: str = "fp32"
+    """Of dense products, as for kernels.tiles.multiply"""
+    scratch: Array | None = None
+    """Working memory of dense products, the same for all nodes"""
+    key: Array | None = None
+    """(1) uint64, random stream of this node and step; None outside training"""
     whole: Array | None = None
     """y with the units of all ranks, once a layer that reads this node has gathered it in the forward pass"""
 
@@ -73,21 +77,22 @@ class Parameter:
         else:  # anew: a step that was interrupted between backward pass and update leaves its gradient behind
             self.gradient = device.zeros(shape, dtype)
 
-    def update(self, optimizer: Optimizer) -> None:
-        """One step of the optimizer with the gradient of the last backward pass, which is used up."""
-        self.step += 1
-        scalars = optimizer.scalars(self.step)
+    def update(self, optimizer: Optimizer, scalars: Array) -> None:
+        """One step of the optimizer with the gradient of the last backward pass, which is used up.
+
+        scalars  (8) the numbers of its rule for this step
+        """
         l2, l1 = (0.0, 0.0) if self.bias else (optimizer.l2, optimizer.l1)
         if self.gradient is None:
             assert self.source is not None
             (batch, delta), self.source = self.source, None
-            features, indptr, examples, positions = batch.by_feature(every=optimizer.visits_every_row)
-            sparse_update(optimizer.rule, features, indptr, examples, positions, batch.values, delta, self.value,
-                          self.slots, l2, l1, scalars, self._scratch)
+            features, indptr, examples, positions, touched = batch.by_feature(every=optimizer.visits_every_row)
+            sparse_update(optimizer.rule, features, indptr, examples, positions, touched, batch.values, delta,
+                          self.value, self.slots, l2, l1, scalars, optimizer.numbers, self._scratch)
         else:
             size = self.value.shape[0] * self.value.shape[1]
             update(optimizer.rule, self.value.reshape(size), self.gradient.reshape(size),
-                   self.slots.reshape(optimizer.slots, size), l2, l1, scalars)
+                   self.slots.reshape(optimizer.slots, size), l2, l1, scalars, optimizer.numbers)
 
 
 @dataclass(eq=False, frozen=True)

@@ -6,10 +6,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from sparsenet.device import Array, Device
-from sparsenet.kernels.batches import gather_rows, transpose, transpose_all
+from sparsenet.kernels.batches import gather_rows, sorted_transpose, sorted_transpose_all, transpose, transpose_all
 from sparsenet.kernels.dropout import denoise
 
 _NO_VALUES = np.zeros(0, np.float32)
+_TILES = 256  # parts of a batch that a GPU sorts side by side
 
 
 class SparseBatch:
@@ -27,16 +28,14 @@ class SparseBatch:
         self.device, self.features, self.boolean = device, features, boolean
         self.batch_size, self.capacity = batch, nonzeros
         self._host: dict[str, Any] = {
-            "indptr": np.zeros(batch + 1, np.int64),
-            "indices": np.zeros(max(1, nonzeros), np.int32),
-            "data": np.zeros(0 if boolean else max(1, nonzeros), dtype),
+            "indptr": device.staging(batch + 1, np.int64),
+            "indices": device.staging(max(1, nonzeros), np.int32),
+            "data": device.staging(0 if boolean else max(1, nonzeros), dtype),
         }
         self._rooms = self._host if device.name == "cpu" else {k: device.put(v) for k, v in self._host.items()}
         self._dtype = dtype
         self._noise: Array = None
-        self._turned_host: dict[str, Any] = {}
         self._turned_rooms: dict[str, Array] = {}
-        self._count: np.ndarray | None = None
         self._turned: tuple[bool, tuple[Array, ...]] | None = None
         self.indptr: Array = None
         self.indices: Array = None
@@ -55,13 +54,19 @@ class SparseBatch:
         self.indptr = self._upload("indptr", len(rows) + 1)
         self.indices = self._upload("indices", nonzeros)
         self.data = None if self.boolean else self._upload("data", nonzeros)
+        if self.device.name != "cpu":  # whole rooms, so that a step's launches do not differ from batch to batch
+            self.indices, self.data = self._rooms["indices"], None if self.boolean else self._rooms["data"]
         self.values = self.data
         self._turned = None
 
     def _upload(self, name: str, length: int) -> Array:
-        return _filled(self.device, self._host[name], self._rooms[name], length)
+        """The leading part of a room, made equal to that of its host twin."""
+        part, host = self._rooms[name][:length], self._host[name]
+        if self._rooms is not self._host and length:
+            self.device.write(part, host[:length])
+        return part
 
-    def add_noise(self, drop: float, key: np.uint64 | None) -> None:
+    def add_noise(self, drop: float, key: Array | None) -> None:
         """Set `values`: the data with a part `drop` of the entries zeroed, the others scaled up; no key, no noise."""
         self.values = self.data
         if drop and key is not None:
@@ -70,52 +75,53 @@ class SparseBatch:
             self.values = self._noise[:self.indices.shape[0]]
             denoise(key, drop, self.features, self.indptr, self.indices, self.data, self.values)
 
-    def by_feature(self, every: bool) -> tuple[Array, Array, Array, Array]:
-        """(features, indptr, examples, positions) as kernels/sparse.py wants them; every: absent features too."""
+    def by_feature(self, every: bool) -> tuple[Array, Array, Array, Array, Array]:
+        """(features, indptr, examples, positions, touched) as kernels/sparse.py wants them; every: absent features too.
+
+        Made on the device, in rooms that are the same for every batch; `touched` and `indptr` say what is valid.
+        """
         if self._turned is None or self._turned[0] != every:
-            self._turned = every, self._turn(every)
+            self._turned = every, self.turn(every)
         return self._turned[1]
 
-    def _turn(self, every: bool) -> tuple[Array, Array, Array, Array]:
-        nonzeros = self.indices.shape[0]
-        indptr, indices = self._host["indptr"][:self.indptr.shape[0]], self._host["indices"][:nonzeros]
-        examples, positions = (self._turned_room(name, self.capacity, np.int32) for name in ("examples", "positions"))
-        if every:
-            starts = self._turned_room("every_indptr", self.features + 1, np.int64)
-            transpose_all(indptr, indices, starts, examples, positions)
-            features, kind, count = self._every_feature(), "every_indptr", self.features
-        else:
-            distinct = min(self.capacity, self.features)
-            listed = self._turned_room("features", distinct, np.int32)
-            starts, touched = self._turned_room("indptr", distinct + 1, np.int64), np.zeros(1, np.int64)
-            if self._count is None:
-                self._count = np.zeros(self.features, np.int64)
-            transpose(indptr, indices, self._count, listed, starts, examples, positions, touched)
-            kind, count = "indptr", int(touched[0])
-            features = self._upload_turned("features", count)
-        return (features, self._upload_turned(kind, count + 1), self._upload_turned("examples", nonzeros),
-                self._upload_turned("positions", nonzeros))
+    def turn(self, every: bool) -> tuple[Array, Array, Array, Array, Array]:
+        """As `by_feature`, made anew."""
+        return self._turn_all() if every else self._turn()
 
-    def _every_feature(self) -> Array:
+    def _turn(self) -> tuple[Array, Array, Array, Array, Array]:
+        distinct = max(1, min(self.capacity, self.features))
+        listed = (self._room("features", distinct, np.int32), self._room("indptr", distinct + 1, np.int64),
+                  *self._entries(), self._room("touched", 1, np.int64))
+        if self.device.name == "cpu":
+            transpose(self.indptr, self.indices, self._room("count", self.features, np.int64), *listed)
+        else:
+            sorted_transpose(self.features, self.indptr, self.indices, *self._sorting(), *listed)
+        return listed
+
+    def _turn_all(self) -> tuple[Array, Array, Array, Array, Array]:
+        starts, entries = self._room("every_indptr", self.features + 1, np.int64), self._entries()
+        if self.device.name == "cpu":
+            transpose_all(self.indptr, self.indices, starts, *entries)
+        else:
+            sorted_transpose_all(self.indptr, self.indices, *self._sorting(), starts, *entries)
         if "every" not in self._turned_rooms:
             self._turned_rooms["every"] = self.device.put(np.arange(self.features, dtype=np.int32))
-        return self._turned_rooms["every"]
+            self._turned_rooms["every_touched"] = self.device.put(np.full(1, self.features, np.int64))
+        return self._turned_rooms["every"], starts, *entries, self._turned_rooms["every_touched"]
 
-    def _turned_room(self, name: str, length: int, dtype: Any) -> np.ndarray:
-        """The host's side of a room, made when first wanted."""
-        if name not in self._turned_host:
-            self._turned_host[name] = np.zeros(max(1, length), dtype)
-            self._turned_rooms[name] = (self._turned_host[name] if self.device.name == "cpu" else
-                                        self.device.put(self._turned_host[name]))
-        return self._turned_host[name]
+    def _entries(self) -> tuple[Array, Array]:
+        """examples and positions."""
+        return (self._room("examples", max(1, self.capacity), np.int32),
+                self._room("positions", max(1, self.capacity), np.int32))
 
-    def _upload_turned(self, name: str, length: int) -> Array:
-        return _filled(self.device, self._turned_host[name], self._turned_rooms[name], length)
+    def _sorting(self) -> tuple[Array, Array]:
+        """counts and keys of a GPU's sort."""
+        digits = self.device.threads
+        tiles = max(1, min(_TILES, -(-self.capacity // digits)))
+        return self._room("counts", (tiles, digits), np.int32), self._room("keys", (2, max(1, self.capacity)), np.int32)
 
-
-def _filled(device: Device, host: np.ndarray, room: Array, length: int) -> Array:
-    """The leading part of an array on a device, made equal to that of its host twin."""
-    part = room[:length]
-    if room is not host and length:
-        device.write(part, host[:length])
-    return part
+    def _room(self, name: str, shape: int | tuple[int, int], dtype: Any) -> Array:
+        """An array on the device, made when first wanted."""
+        if name not in self._turned_rooms:
+            self._turned_rooms[name] = self.device.zeros(shape, dtype)
+        return self._turned_rooms[name]

@@ -10,7 +10,7 @@ from sparsenet.activations import Activation
 from sparsenet.device import Array
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.activation import activate, hidden_delta
-from sparsenet.kernels.dense import column_sum, matmul
+from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.kernels.dropout import dropout, dropped_delta
 from sparsenet.kernels.loss import loss_sum, output_delta, sparse_loss_sum, sparse_output_delta
 from sparsenet.kernels.rows import row_divide, row_exp, row_max, row_sum, softmax_delta, softmax_pull
@@ -76,14 +76,21 @@ class Dense(Layer):
         return self.units
 
     def forward(self, inputs: Sequence[Signal], out: Signal) -> None:
+        bias, last = self.bias.value.reshape(-1), len(inputs) - 1
         for i, (source, weight) in enumerate(zip(inputs, self.weights, strict=True)):
             x = source.y
             if isinstance(x, SparseBatch):
                 sparse_forward(x.indptr, x.indices, x.values, weight.value, out.y, accumulate=i > 0)
+                if i == last:
+                    activate(self.activation.value, bias, out.y)
+                continue
+            source.whole = self.comm.gather(x)
+            if i == last:
+                matmul_activate(self.activation.value, source.whole, weight.value, bias, out.y, accumulate=i > 0,
+                                precision=out.precision, scratch=out.scratch)
             else:
-                source.whole = self.comm.gather(x)
-                matmul(source.whole, weight.value, out.y, accumulate=i > 0)
-        activate(self.activation.value, self.bias.value.reshape(-1), out.y)
+                matmul(source.whole, weight.value, out.y, accumulate=i > 0, precision=out.precision,
+                       scratch=out.scratch)
         if self.activation.rowwise:
             row_max(out.y, out.row_largest)
             self.comm.all_reduce_max(out.row_largest)
@@ -148,8 +155,10 @@ class Dense(Layer):
                 else:
                     sparse_weight_gradient(*x.by_feature(every=False), x.values, out.delta, weight.gradient)
                 continue
-            matmul(source.whole, out.delta, weight.gradient, transpose_a=True, accumulate=True)
+            matmul(source.whole, out.delta, weight.gradient, transpose_a=True, accumulate=True,
+                   precision=out.precision, scratch=out.scratch)
             if source.delta is not None:
                 partial = self.comm.spread(source.delta)
-                matmul(out.delta, weight.value, partial, transpose_b=True, accumulate=True)
+                matmul(out.delta, weight.value, partial, transpose_b=True, accumulate=True, precision=out.precision,
+                       scratch=out.scratch)
                 self.comm.reduce_scatter(partial, source.delta)

@@ -1,5 +1,7 @@
 """From a matrix of all examples to batches on a device."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,25 +23,56 @@ class Feed:
         self.matrix: Any = _scaled(matrix, dtype, length_one, sum_one)
         self.sparse = sp.issparse(self.matrix)
         self.device = device
-        self._room: Any
+        features = self.matrix.shape[1]
         if self.sparse:
             boolean = self.matrix.dtype == bool or bool((self.matrix.data == 1).all())
             longest = np.sort(np.diff(self.matrix.indptr))[-batch:]
-            self._room = SparseBatch(device, batch, int(longest.sum()), self.matrix.shape[1], boolean, dtype)
+            self._new_room: Callable = partial(SparseBatch, device, batch, int(longest.sum()), features, boolean, dtype)
         else:
-            self._room = device.zeros((batch, self.matrix.shape[1]), dtype)
-            self._host = self._room if device.name == "cpu" else np.zeros(self._room.shape, dtype)
+            self._new_room = partial(_DenseBatch, device, batch, features, dtype)
+        self._rooms: list[Any] = [self._new_room()]
+        self._ahead: np.ndarray | None = None
 
     def load(self, rows: np.ndarray) -> SparseBatch | Array:
-        """These rows, in this order, on the device."""
-        if self.sparse:
-            self._room.load(self.matrix, rows)
-            return self._room
-        part, host = self._room[:len(rows)], self._host[:len(rows)]
-        np.take(self.matrix, rows, axis=0, out=host)
-        if self.device.name != "cpu":
-            self.device.write(part, host)
-        return part
+        """These rows, in this order, on the device; the same object for every batch of a size in the same room."""
+        ahead, self._ahead = self._ahead, None
+        if rows is ahead:
+            self._rooms.reverse()
+        else:
+            self._rooms[0].load(self.matrix, rows)
+        return self._rooms[0] if self.sparse else self._rooms[0].part
+
+    def load_ahead(self, rows: np.ndarray) -> None:
+        """Have these rows copied to the device while it computes, for the next `load` of this very array.
+
+        Does nothing where copies do not run beside kernels. Call Device.wait before that `load`.
+        """
+        if not self.device.copies_beside_kernels:
+            return
+        if len(self._rooms) == 1:
+            self._rooms.append(self._new_room())
+        with self.device.ahead():
+            self._rooms[1].load(self.matrix, rows)
+        self._ahead = rows
+
+
+class _DenseBatch:
+    """Some rows of a dense matrix on a device."""
+
+    def __init__(self, device: Device, batch: int, features: int, dtype: Any) -> None:
+        self._device = device
+        self._host = device.staging((batch, features), dtype)
+        self._room = self._host if device.name == "cpu" else device.zeros((batch, features), dtype)
+        self._parts: dict[int, Array] = {}
+        self.part: Array = None
+
+    def load(self, matrix: np.ndarray, rows: np.ndarray) -> None:
+        if len(rows) not in self._parts:
+            self._parts[len(rows)] = self._room[:len(rows)]
+        self.part, host = self._parts[len(rows)], self._host[:len(rows)]
+        np.take(matrix, rows, axis=0, out=host)
+        if self._device.name != "cpu":
+            self._device.write(self.part, host)
 
 
 def _scaled(matrix: Any, dtype: Any, length_one: bool, sum_one: bool) -> Any:

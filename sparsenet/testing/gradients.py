@@ -30,10 +30,13 @@ def check_gradients(network: Network, inputs: Matrices, targets: Matrices, *, tr
     copy.prepare(sgd(), keep_gradients=True)
     loaded = {name: feed.load(rows) for name, feed in feeds.items()}
     aims = {name: feed.load(rows) for name, feed in wanted.items()}
+    copy.passes.draw(copy.seed, copy.step)
 
     def loss() -> float:
-        copy.passes.forward(loaded, len(rows), (copy.seed, copy.step) if training else None)
-        return copy.passes.loss(aims, len(rows))
+        copy.passes.forward(loaded, len(rows), training)
+        copy.passes.loss(aims, len(rows))
+        copy.device.wait()
+        return copy.passes.mean_loss(len(rows))
 
     loss()
     copy.passes.backward(aims, len(rows))

@@ -1,4 +1,4 @@
-"""Sparse kernels: the CPU's own order of loops against the body's, SciPy and PyTorch, in one run.
+"""Sparse kernels on the CPU against SciPy and PyTorch, in one run.
 
     pytest tests/benchmarks/test_sparse.py -m benchmark
 """
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sparsenet import device, optimizers
+from sparsenet import optimizers
 from sparsenet.kernels import batches, sparse
 
 FEATURES, UNITS, BATCH = 26_744, 128, 256
@@ -34,18 +34,12 @@ def by_feature(problem):
     features, starts = np.zeros(len(indices), np.int32), np.zeros(len(indices) + 1, np.int64)
     examples, positions, touched = np.zeros_like(indices), np.zeros_like(indices), np.zeros(1, np.int64)
     batches.transpose(indptr, indices, np.zeros(FEATURES, np.int64), features, starts, examples, positions, touched)
-    return features[:touched[0]], starts[:touched[0] + 1], examples, positions
-
-
-def body_only(monkeypatch):
-    """Run bodies as they are, without their second version for the CPU."""
-    run = device.Cpu.run
-    monkeypatch.setattr(device.Cpu, "run", lambda self, body, shape, args, on_cpu: run(self, body, shape, args, None))
+    return features, starts, examples, positions, touched
 
 
 @pytest.mark.benchmark(group="sparse forward")
-@pytest.mark.parametrize("way", ["ours", "the body's loops", "scipy", "torch"])
-def test_sparse_forward(benchmark, problem, way, monkeypatch):
+@pytest.mark.parametrize("way", ["ours", "scipy", "torch"])
+def test_sparse_forward(benchmark, problem, way):
     indptr, indices, weight, _ = problem
     y = np.zeros((BATCH, UNITS), np.float32)
     if way == "scipy":
@@ -56,14 +50,12 @@ def test_sparse_forward(benchmark, problem, way, monkeypatch):
         w, i, o = torch.from_numpy(weight), torch.from_numpy(indices), torch.from_numpy(indptr[:-1].astype(np.int32))
         benchmark(lambda: torch.nn.functional.embedding_bag(i, w, o, mode="sum"))
     else:
-        if way != "ours":
-            body_only(monkeypatch)
         benchmark(sparse.sparse_forward, indptr, indices, None, weight, y)
 
 
 @pytest.mark.benchmark(group="sparse gradient and SGD")
-@pytest.mark.parametrize("way", ["ours", "the body's loops", "torch"])
-def test_sparse_update(benchmark, problem, by_feature, way, monkeypatch):
+@pytest.mark.parametrize("way", ["ours", "torch"])
+def test_sparse_update(benchmark, problem, by_feature, way):
     indptr, indices, weight, delta = problem
     if way == "torch":
         torch = pytest.importorskip("torch")
@@ -78,8 +70,6 @@ def test_sparse_update(benchmark, problem, by_feature, way, monkeypatch):
 
         benchmark(step)
         return
-    if way != "ours":
-        body_only(monkeypatch)
     w, slots, scratch = weight.copy(), np.zeros((0, *weight.shape), np.float32), np.zeros((64, UNITS), np.float32)
-    benchmark(sparse.sparse_update, optimizers.sgd().rule, *by_feature, None, delta, w, slots, 0.0, 0.0, (0.001,),
-              scratch)
+    benchmark(sparse.sparse_update, optimizers.sgd().rule, *by_feature, None, delta, w, slots, 0.0, 0.0,
+              np.full(8, 0.001, np.float32), 1, scratch)

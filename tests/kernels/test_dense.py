@@ -1,9 +1,14 @@
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from sparsenet.kernels.dense import column_sum, matmul
+from sparsenet import cublas
+from sparsenet.activations import tanh
+from sparsenet.kernels import dense as dense_kernels
+from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.testing.strategies import dense
 
 each_form = pytest.mark.parametrize(("transpose_a", "transpose_b", "accumulate"),
@@ -16,11 +21,18 @@ def compare(agree, a, b, c, transpose_a, transpose_b, accumulate):
           accumulate=accumulate, terms=1 + a.shape[0 if transpose_a else 1], scale="sum")
 
 
+def three(data, sizes, most=70):
+    """Rows, inner, columns: all multiples of four, or none. Each mix is another kernel, which takes time to compile."""
+    wide = data.draw(st.booleans())
+    return [4 * -(-size // 4) if wide else size + (size > 0 and size % 4 == 0)
+            for size in (min(most, data.draw(sizes(simulator=9))) for _ in range(3))]
+
+
 @each_form
 def test_matmul(transpose_a, transpose_b, accumulate, prove, agree, sizes):
     @prove
     def example(data):
-        rows, inner, columns = (data.draw(sizes(simulator=9)) for _ in range(3))
+        rows, inner, columns = three(data, sizes)
         a = data.draw(dense(inner, rows) if transpose_a else dense(rows, inner))
         b = data.draw(dense(columns, inner) if transpose_b else dense(inner, columns))
         compare(agree, a, b, data.draw(dense(rows, columns)), transpose_a, transpose_b, accumulate)
@@ -42,6 +54,28 @@ def test_long_sums(agree):
     random = np.random.default_rng(0)
     a, b = (random.uniform(-4, 4, shape).astype(np.float32) for shape in ((37, 5000), (5000, 600)))
     compare(agree, a, b, np.zeros((37, 600), np.float32), False, False, False)
+
+
+def test_matmul_activate(prove, agree, sizes):
+    @prove
+    def example(data):
+        rows, inner, columns = three(data, sizes)
+        a, b, c = (data.draw(dense(*shape)) for shape in ((rows, inner), (inner, columns), (rows, columns)))
+        bias = data.draw(dense(columns))
+        agree(matmul_activate, tanh().value, a, b, bias, c, accumulate=data.draw(st.booleans()), terms=2 + inner,
+              scale=abs(a) @ abs(b) + abs(bias) + abs(c))  # tanh's slope is 1 at most
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precision_without_tensor_cores(precision, device):
+    """It changes no bit."""
+    random = np.random.default_rng(0)
+    a, b = (device.put(random.uniform(-4, 4, shape).astype(np.float32)) for shape in ((5, 7), (7, 9)))
+    exact, rounded = device.zeros((5, 9)), device.zeros((5, 9))
+    matmul(a, b, exact)
+    matmul(a, b, rounded, precision=precision)
+    assert device.fetch(exact).tobytes() == device.fetch(rounded).tobytes() != bytes(4 * 5 * 9)
 
 
 @pytest.mark.parametrize("device", [pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
@@ -77,6 +111,75 @@ def test_shapes_are_checked(device):
         matmul(device.zeros((2, 5)), b, device.zeros((2, 3)), transpose_b=True)
     with pytest.raises(ValueError, match="gradient: axis 'units' is 2, but delta says 3"):
         column_sum(a, device.zeros(2))
+
+
+def test_precision_is_checked(device):
+    a = device.zeros((3, 3))
+    with pytest.raises(ValueError, match="precision: expected one of fp32, tf32, bf16, got 'fp8'"):
+        matmul(a, a, device.zeros((3, 3)), precision="fp8")
+
+
+class Pointer:
+    """A device array as cuBLAS sees it."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, name, *shape):
+        self.device_ctypes_pointer, self.shape = name, shape
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is asked of cuBLAS, whose arguments are numbers, but for those by reference."""
+    calls = []
+
+    def sgemm(handle, b, a, columns, rows, inner, alpha, *rest):
+        calls.append((b, a, columns, rows, inner, alpha._obj.value,
+                      *(getattr(value, "_obj", SimpleNamespace(value=value)).value for value in rest)))
+        return 0
+
+    library = SimpleNamespace(cublasCreate_v2=lambda handle: 0, cublasSgemm_v2=sgemm)
+    monkeypatch.setattr(cublas, "_library", lambda: library)
+    monkeypatch.setattr(dense_kernels, "device_of", lambda *arrays: SimpleNamespace(name="cuda"))
+    cublas._handle.cache_clear()
+    yield calls
+    cublas._handle.cache_clear()
+
+
+@each_form
+def test_cublas_gets_transposes(transpose_a, transpose_b, accumulate, calls):
+    """c (2, 3) = a (2, 5) b (5, 3); to cuBLAS, which counts along columns, c' (3, 2) = b' (3, 5) a' (5, 2)."""
+    a, b = Pointer("a", *(5, 2) if transpose_a else (2, 5)), Pointer("b", *(3, 5) if transpose_b else (5, 3))
+    matmul(a, b, Pointer("c", 2, 3), transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate,
+           precision="cublas")
+    assert calls == [(int(transpose_b), int(transpose_a), 3, 2, 5, 1.0, "b", 5 if transpose_b else 3, "a",
+                      2 if transpose_a else 5, float(accumulate), "c", 3)]
+
+
+@pytest.mark.usefixtures("calls")
+def test_cublas_refuses(monkeypatch):
+    library = SimpleNamespace(cublasCreate_v2=lambda handle: 1)
+    monkeypatch.setattr(cublas, "_library", lambda: library)
+    with pytest.raises(RuntimeError, match="cublasCreate_v2: status 1"):
+        matmul(Pointer("a", 2, 2), Pointer("b", 2, 2), Pointer("c", 2, 2), precision="cublas")
+
+
+def test_cublas_is_missing(monkeypatch):
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+
+    def load(name):
+        raise pathfinder.DynamicLibNotFoundError(name)
+
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", load)
+    with pytest.raises(ImportError, match=r"cuBLAS cannot be loaded \(cublas\); `pip install 'sparsenet\[cublas\]'`"):
+        cublas._library()
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_cublas_is_for_cuda(device):
+    a = device.zeros((3, 3))
+    with pytest.raises(ValueError, match="precision: 'cublas' is for float32 arrays on CUDA, got float32 on cpu"):
+        matmul(a, a, device.zeros((3, 3)), precision="cublas")
 
 
 @pytest.mark.parametrize("device", ["cpu"], indirect=True)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import scipy.special
+from hypothesis import strategies as st
 
 from sparsenet.device import scalar
 from sparsenet.kernels.rows import (
@@ -9,8 +10,11 @@ from sparsenet.kernels.rows import (
     row_exp,
     row_max,
     row_sum,
+    softmax,
     softmax_delta,
     softmax_pull,
+    softmax_rescale,
+    softmax_sums,
 )
 from sparsenet.testing import assert_close
 from sparsenet.testing.strategies import dense
@@ -18,8 +22,10 @@ from sparsenet.testing.strategies import dense
 FEW = {"simulator": 4}  # rows: each is a block of threads
 
 
-def draw(data, sizes, **limits):
-    return data.draw(dense(data.draw(sizes(**FEW)), data.draw(sizes(**limits))))
+def draw(data, sizes, smallest=0):
+    """A table; its rows' length is a multiple of four, which is read four at a time, as often as not."""
+    units = data.draw(sizes(smallest))
+    return data.draw(dense(data.draw(sizes(**FEW)), max(4, units // 4 * 4) if data.draw(st.booleans()) else units))
 
 
 def test_row_sum(prove, agree, sizes):
@@ -80,6 +86,60 @@ def test_full_blocks(full_blocks, agree):
     agree(row_sum, y, np.full(2, np.nan), terms=300, scale="sum", dtype=np.float64)
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax_sums(accumulate, dtype, prove, agree, sizes):
+    @prove
+    def example(data):
+        y = draw(data, sizes)
+        largest = data.draw(dense(len(y)))
+        total = data.draw(dense(len(y), low=0.5)).astype(dtype)
+        agree(softmax_sums, y, largest, total, accumulate=accumulate, outputs="largest total", terms=y.shape[1] + 1)
+
+
+@pytest.mark.parametrize("device", [pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
+def test_softmax_sums_of_full_blocks(full_blocks, agree):
+    y = np.random.default_rng(0).uniform(-4, 4, (2, 600)).astype(np.float32)
+    agree(softmax_sums, y, *np.zeros((2, 2), np.float32), outputs="largest total", terms=600)
+
+
+def test_softmax_sums_far_from_zero(device):
+    """Logits whose exponentials float32 cannot hold."""
+    y = device.put(np.array([[-3e38, 1e4, -1e4, 1e4], [-np.inf, -200, -200, -np.inf]], np.float32))
+    largest, total = device.zeros(2), device.zeros(2)
+    softmax_sums(y, largest, total)
+    softmax(largest, total, y)
+    assert device.fetch(largest).tolist() == [1e4, -200]
+    assert device.fetch(y).tolist() == [[0, 0.5, 0, 0.5], [0, 0.5, 0.5, 0]]
+
+
+def test_softmax_rescale(prove, agree, sizes):
+    @prove
+    def example(data):
+        local, more, total = (data.draw(dense(batch, low=0)) for batch in [data.draw(sizes(**FEW))] * 3)
+        agree(softmax_rescale, local, local + more, total)
+
+
+def test_slices_make_a_row(device):
+    """The numbers of two ranks' slices, brought together as ranks do: the whole row's."""
+    z = np.random.default_rng(0).uniform(-4, 4, (3, 9)).astype(np.float32)
+    slices = []
+    for part in (z[:, :4], z[:, 4:]):
+        local, total = device.zeros(3), device.zeros(3)
+        softmax_sums(device.put(part), local, total)
+        softmax_rescale(local, device.put(z.max(axis=1)), total)
+        slices.append(device.fetch(total))
+    exact = np.exp(z.astype(np.float64) - z.max(axis=1, keepdims=True)).sum(axis=1)
+    assert_close(slices[0] + slices[1], exact, terms=9, scale=exact * 9)  # |z - max z| <= 8 is the exponent's error
+
+
+def test_softmax(prove, agree, sizes):
+    @prove
+    def example(data):
+        y = draw(data, sizes, smallest=1)
+        agree(softmax, y.max(axis=1), data.draw(dense(len(y), low=0.5)), y)
+
+
 def test_row_exp(prove, agree, sizes):
     @prove
     def example(data):
@@ -114,11 +174,9 @@ def test_they_make_a_softmax(device, prove, sizes):
     def example(data):
         z = draw(data, sizes, smallest=1)
         dy = data.draw(dense(*z.shape))
-        y, delta, numbers = device.put(z), device.put(dy), device.zeros(len(z))
-        row_max(y, numbers)
-        row_exp(numbers, y)
-        row_sum(y, numbers)
-        row_divide(numbers, y)
+        y, delta, numbers, total = device.put(z), device.put(dy), device.zeros(len(z)), device.zeros(len(z))
+        softmax_sums(y, numbers, total)
+        softmax(numbers, total, y)
         exact = scipy.special.softmax(z.astype(np.float64), axis=1)
         assert_close(y, exact, terms=z.shape[1], scale=exact * 9)  # |z - max z| <= 8 is the exponent's error
 

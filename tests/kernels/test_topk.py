@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from sparsenet.kernels import topk
 from sparsenet.kernels.topk import exclude, top_k
 from sparsenet.testing.strategies import csr, dense
 
@@ -18,7 +19,7 @@ def scores(draw, batch, items):
 
 
 def outputs(batch, k):
-    return np.full((batch, k), -7, np.int32), np.full((batch, k), np.nan, np.float32), np.zeros((batch, k), np.int32)
+    return np.full((batch, k), -7, np.int32), np.full((batch, k), np.nan, np.float32)
 
 
 def compare(agree, table, k):
@@ -43,8 +44,8 @@ def test_every_k(device, agree):
 def test_zeros_are_equal(device):
     """-0.0 = 0.0: the first of them comes first."""
     table = device.put(np.array([[-0.0, 0.0, -0.0]], np.float32))
-    items, values, scratch = (device.put(array) for array in outputs(1, 3))
-    top_k(table, items, values, scratch)
+    items, values = (device.put(array) for array in outputs(1, 3))
+    top_k(table, items, values)
     assert device.fetch(items).tolist() == [[0, 1, 2]]
 
 
@@ -54,6 +55,16 @@ def test_many_items(k, agree):
     """Several a thread, and many ties: 5,000 items with 401 different scores."""
     table = np.random.default_rng(0).integers(-200, 200, (7, 5000)).astype(np.float32)
     compare(agree, table, k)
+
+
+def test_more_than_a_block_sorts_at_once(prove, agree, sizes, monkeypatch):
+    """Pieces of four are sorted, then merged: lengths on both sides of every power of two."""
+    monkeypatch.setattr(topk, "_SORTED_AT_ONCE", (2, 4))
+
+    @prove
+    def example(data):
+        items = data.draw(sizes(smallest=1))
+        compare(agree, data.draw(scores(1, items)), data.draw(st.integers(1, items)))
 
 
 @pytest.mark.parametrize("device", [pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
@@ -72,16 +83,16 @@ def test_exclude(prove, agree, sizes):
 def test_excluded_are_not_chosen(device):
     indptr, indices = device.put(np.array([0, 2])), device.put(np.array([3, 1], np.int32))
     table = device.put(np.array([[1, 9, 3, 8]], np.float32))
-    items, values, scratch = (device.put(array) for array in outputs(1, 3))
+    items, values = (device.put(array) for array in outputs(1, 3))
     exclude(indptr, indices, table)
-    top_k(table, items, values, scratch)
+    top_k(table, items, values)
     assert device.fetch(items).tolist() == [[2, 0, -1]]
     assert device.fetch(values).tolist() == [[3, 1, -np.inf]]
 
 
 def test_shapes_are_checked(device):
-    table, (items, values, scratch) = device.zeros((2, 5)), (device.put(array) for array in outputs(2, 3))
-    with pytest.raises(ValueError, match="scratch: axis 'k' is 2, but items says 3"):
-        top_k(table, items, values, device.zeros((2, 2), np.int32))
+    table, (items, values) = device.zeros((2, 5)), (device.put(array) for array in outputs(2, 3))
+    with pytest.raises(ValueError, match="values: axis 'k' is 2, but items says 3"):
+        top_k(table, items, device.zeros((2, 2)))
     with pytest.raises(ValueError, match="items: axis 'batch' is 2, but scores says 3"):
-        top_k(device.zeros((3, 5)), items, values, scratch)
+        top_k(device.zeros((3, 5)), items, values)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from sparsenet.kernels.update import clear, regularized, update
 from sparsenet.testing.strategies import dense
-from tests.functions import OPTIMIZERS
+from tests.functions import OPTIMIZERS, scalars_of
 
 decays = st.sampled_from([0.0, 0.125, 0.5])
 
@@ -17,12 +17,12 @@ def test_update(optimizer, prove, agree, sizes):
         size = data.draw(sizes())
         agree(update, optimizer.rule, data.draw(dense(size, exact=True)), data.draw(dense(size, exact=True)),
               data.draw(dense(optimizer.slots, size, low=0)), data.draw(decays), data.draw(decays),
-              optimizer.scalars(data.draw(st.integers(1, 1000))), outputs="w gradient slots")
+              *scalars_of(optimizer, data.draw(st.integers(1, 1000))), outputs="w gradient slots")
 
 
 def test_the_gradient_is_cleared(device):
     w, gradient, slots = device.put(np.ones(3, np.float32)), device.put(np.ones(3, np.float32)), device.zeros((0, 3))
-    update(OPTIMIZERS[0].rule, w, gradient, slots, 0.0, 0.0, (0.25,))
+    update(OPTIMIZERS[0].rule, w, gradient, slots, 0.0, 0.0, device.put(np.full(8, 0.25, np.float32)), 1)
     assert device.fetch(w).tolist() == [0.75] * 3
     assert device.fetch(gradient).tolist() == [0] * 3
 
@@ -40,5 +40,8 @@ def test_clear(prove, agree, sizes):
 
 
 def test_shapes_are_checked(device):
+    scalars = device.zeros(8)
     with pytest.raises(ValueError, match="gradient: axis 'size' is 4, but w says 3"):
-        update(OPTIMIZERS[0].rule, device.zeros(3), device.zeros(4), device.zeros((0, 3)), 0.0, 0.0, (0.1,))
+        update(OPTIMIZERS[0].rule, device.zeros(3), device.zeros(4), device.zeros((0, 3)), 0.0, 0.0, scalars, 1)
+    with pytest.raises(ValueError, match="scalars: axis 'most' is 1, but room says 8"):
+        update(OPTIMIZERS[0].rule, device.zeros(3), device.zeros(3), device.zeros((0, 3)), 0.0, 0.0, scalars[:1], 1)

@@ -1,0 +1,262 @@
+"""The streaming head: a training step, or the best items, of the widest layer without an array as wide as it is.
+
+The head walks over the outputs in panels of `room.shape[1]` units. A panel's activations become its deltas, its weights
+meet both gradients and the optimizer, and the next panel takes its place: nothing of size batch x outputs, and no
+gradient of size inputs x outputs, is ever stored. A room of 8 MiB stays in a GPU's cache. Which panel a unit is in, and
+so every bit of the results, depends on the room's width and not on the machine.
+
+A softmax needs numbers of whole rows first. With ranks that hold slices of the outputs, they are exchanged in between:
+    head_sums                   largest logit and sum of exponentials of each row; see rows.softmax_rescale
+    head_pull, or target_pull   sums of y dL/dy
+    head_step
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import prange
+
+from sparsenet.device import Array, launch, scalar
+from sparsenet.kernels.dense import column_sum
+from sparsenet.kernels.loss import first_from, panel_delta
+from sparsenet.kernels.rows import softmax_sums
+from sparsenet.kernels.tiles import Epilogue, multiply
+from sparsenet.kernels.topk import top_k
+from sparsenet.kernels.update import update
+from sparsenet.shapes import check, values_or
+
+_FLOAT64_SUMS = ("target_pull",)  # all other kernels here compute in their arrays' type
+_ONE, _NOTHING, _WORST, _NO_ITEM = np.float32(1), np.float64(0), np.float32(-np.inf), np.int32(-1)
+
+
+class Output(NamedTuple):
+    """What an output layer computes: scalar functions."""
+
+    activation: Callable
+    """z -> y; not used for a softmax"""
+    value: Callable
+    """(y, t) -> loss of one unit"""
+    slope: Callable
+    """(y, t) -> dL/dz of one unit; for a softmax y dL/dy"""
+
+
+class Rule(NamedTuple):
+    """An optimizer, as for update.update."""
+
+    rule: Callable
+    numbers: int
+    """How many numbers the rule gets"""
+    l2: float = 0.0
+    """Of the weights, as l1; never of the bias"""
+    l1: float = 0.0
+
+
+@scalar
+def _same(z):
+    return z
+
+
+def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: Array, indices: Array,
+              data: Array | None, largest: Array | None, total: Array | None, pull: Array | None, scalars: Array,
+              w: Array, slots: Array, bias: Array, bias_gradient: Array, bias_slots: Array, dhidden: Array | None,
+              losses: Array, room: Array, scratch: Array, *, precision: str = "fp32") -> None:
+    """One training step of y = activation(hidden w + bias) towards sparse targets t, panel by panel.
+
+    losses = sum_u value(y, t); with delta = scale slope(y, t), for a softmax scale (slope(y, t) - y pull):
+    dhidden += delta w' with the weights as they were; w, bias and their slots take the rule's step with the gradients
+    hidden' delta and sum_b delta.
+
+    hidden         (batch, inputs) float32            in
+    indptr         (batch + 1) int64                  in
+    indices        (nonzeros) int32                   in     target units of an example, in increasing order
+    data           (nonzeros) float32                 in     targets; None: all ones
+    largest        (batch) float32                    in     for a softmax: from `head_sums`; else None
+    total          (batch) float32 or float64         in     as largest
+    pull           (batch) float64                    in     for a softmax: from `head_pull` or `target_pull`; else None
+    scalars        (8) float32                        in     numbers of the rule for this step
+    w              (inputs, outputs) float32          inout
+    slots          (count, inputs, outputs) float32   inout  the optimizer's state
+    bias           (outputs) float32                  inout
+    bias_gradient  (outputs) float32                  inout  0 on entry and on return
+    bias_slots     (count, outputs) float32           inout
+    dhidden        (batch, inputs) float32            inout  None where it is not wanted
+    losses         (batch) float64                    out
+    room           (batch, panel) float32             -      for one panel's activations, then deltas
+    scratch        (most) float32                     -      for products: see tiles.multiply, as precision
+    """
+    size = check(hidden=(hidden, "batch inputs"), losses=(losses, "batch"), w=(w, "inputs outputs"),
+                 slots=(slots, "count inputs outputs"), bias=(bias, "outputs"), room=(room, "batch panel"),
+                 bias_gradient=(bias_gradient, "outputs"), bias_slots=(bias_slots, "count outputs"))
+    activation = output.activation if largest is None else _same
+    if dhidden is not None:
+        check(hidden=(hidden, "batch inputs"), dhidden=(dhidden, "batch inputs"))
+    m, v = [*(slots[i] for i in range(size.count)), None, None][:2]
+    learn = Epilogue.update(rule.rule, size.count, rule.numbers, rule.l2, rule.l1, w.dtype.type)
+    for columns, y in _panels(activation, hidden, w, bias, room, scratch, precision):
+        panel_delta(output.value, output.slope, scale, columns[0], indptr, indices, data, largest, total, pull, y,
+                    losses)
+        if dhidden is not None:
+            multiply(Epilogue.store(accumulate=True), y, w, None, None, dhidden, None, None, scratch, transpose_b=True,
+                     b_columns=columns, precision=precision)
+        multiply(learn, hidden, y, None, scalars, w, m, v, scratch, transpose_a=True, x_columns=columns,
+                 precision=precision)
+        column_sum(y, bias_gradient[columns[0]:columns[1]])
+    if size.batch:
+        update(rule.rule, bias, bias_gradient, bias_slots, 0, 0, scalars, rule.numbers)
+
+
+def head_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array, room: Array, scratch: Array, *,
+              precision: str = "fp32") -> None:
+    """largest[b] = max_u z[b, u], total[b] = sum_u exp(z[b, u] - largest[b]) with z = hidden w + bias.
+
+    largest  (batch) float32               out
+    total    (batch) float32 or float64    out
+    others   as for `head_step`; in
+    """
+    check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"), largest=(largest, "batch"),
+          total=(total, "batch"), room=(room, "batch panel"))
+    for (first, _), z in _panels(_same, hidden, w, bias, room, scratch, precision):
+        softmax_sums(z, largest, total, accumulate=first > 0)
+
+
+def head_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array | None, largest: Array,
+              total: Array, w: Array, bias: Array, pull: Array, room: Array, scratch: Array, *,
+              precision: str = "fp32") -> None:
+    """pull[b] = sum_u slope(y[b, u], t[b, u]) for the softmax y of z = hidden w + bias.
+
+    pull    (batch) float64    out
+    others  as for `head_step`; in
+    """
+    check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"), pull=(pull, "batch"),
+          room=(room, "batch panel"))
+    for (first, _), z in _panels(_same, hidden, w, bias, room, scratch, precision):
+        panel_delta(slope, slope, 1.0, first, indptr, indices, data, largest, total, None, z, pull, keep=True)
+
+
+def target_pull(slope, indptr: Array, data: Array | None, pull: Array) -> None:
+    """pull[b] = sum of slope(1, t) over row b's targets: what `head_pull` gives where slope(y, t) does not depend on y
+    and is 0 for t = 0, as for cross entropy, without its walk.
+
+    slope   scalar function
+    indptr  (batch + 1) int64     in
+    data    (nonzeros) float32    in   targets; None: all ones
+    pull    (batch) float64       out
+    """
+    size = check(pull=(pull, "batch"))
+    launch(_target_pull(slope, data is not None), (size.batch,), indptr, values_or(pull, data), pull)
+
+
+@cache
+def _target_pull(slope, valued):
+    def target_pull(b, indptr, data, pull):
+        total = _NOTHING
+        for k in range(indptr[b], indptr[b + 1]):
+            total += slope(_ONE, data[k] if valued else _ONE)
+        pull[b] = total
+    return target_pull
+
+
+def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
+               items: Array, values: Array, scratch_items: Array, room: Array, scratch: Array, *,
+               precision: str = "fp32") -> None:
+    """items[b], values[b] = the k largest of y = activation(hidden w + bias) in row b, as top_k: best first.
+
+    activation     scalar function z -> y, monotonic or not
+    hidden         (batch, inputs) float32     in
+    w              (inputs, outputs) float32   in
+    bias           (outputs) float32           in
+    indptr         (batch + 1) int64           in   items of a row that are not wanted, in increasing order; or None
+    indices        (nonzeros) int32            in   as indptr
+    items          (batch, k) int32            out  -1 where a row has fewer than k items to choose from
+    values         (batch, k) float32          out  -inf there
+    scratch_items  (2, batch, k) int32         -
+    room           (batch, panel) float32      -    for the best so far, k rounded up to a multiple of 4, and a panel
+    scratch        (most) float32              -    as for `head_step`
+
+    A softmax keeps its logits' order: take the linear activation here, then rows.softmax of the values.
+    Raises ValueError where the room has no place for a panel.
+    """
+    size = check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"),
+                 items=(items, "batch k"), values=(values, "batch k"), scratch_items=(scratch_items, "two batch k"),
+                 room=(room, "batch panel"))
+    front = -(-size.k // 4) * 4
+    if size.panel <= front:
+        raise ValueError(f"room: axis 'panel' is {size.panel}, expected more than k rounded up to fours, {front}")
+    if 0 in (size.batch, size.k):
+        return
+    positions, best, spare = scratch_items[0], items, scratch_items[1]
+    panels = _columns(size.outputs, size.panel - front)
+    if len(panels) % 2 == 0:
+        best, spare = spare, best  # they swap after every panel but the last
+    for first, end in panels:
+        scores = _narrow(room, front + end - first)
+        launch(_carry(first > 0), (size.batch, front), values, scores)
+        multiply(Epilogue.activate(activation), hidden, w, bias[first:end], None, scores, None, None, scratch,
+                 b_columns=(first, end), x_columns=(front, front + end - first), precision=precision)
+        if indptr is not None:
+            launch(_exclude, (size.batch,), indptr, indices, first, front, scores, on_cpu=_exclude_on_cpu)
+        top_k(scores, positions, values)
+        launch(_name, (size.batch, size.k), positions, first, front, spare, best)
+        best, spare = spare, best
+
+
+@cache
+def _carry(begun):
+    """The best so far in front of the panel's scores."""
+    def carry(b, j, values, scores):
+        scores[b, j] = values[b, j] if begun and j < values.shape[1] else _WORST
+    return carry
+
+
+def _exclude(b, indptr, indices, first, front, scores):
+    end = first + scores.shape[1] - front
+    for k in range(first_from(indices, indptr[b], indptr[b + 1], first),
+                   first_from(indices, indptr[b], indptr[b + 1], end)):
+        scores[b, front + indices[k] - first] = _WORST
+
+
+def _exclude_on_cpu(indptr, indices, first, front, scores):
+    end = first + scores.shape[1] - front
+    for b in prange(scores.shape[0]):
+        row = indices[indptr[b]:indptr[b + 1]]
+        for item in row[np.searchsorted(row, first):np.searchsorted(row, end)]:
+            scores[b, front + item - first] = _WORST
+
+
+def _name(b, j, positions, first, front, before, best):
+    """The item numbers of what was chosen among the best so far and the panel."""
+    position = positions[b, j]
+    if position < 0:
+        best[b, j] = _NO_ITEM
+    else:
+        best[b, j] = before[b, position] if position < front else first + position - front
+
+
+# ---- panels
+
+
+def _columns(outputs: int, width: int) -> list[tuple[int, int]]:
+    return [(first, min(first + width, outputs)) for first in range(0, outputs, width)]
+
+
+def _narrow(room: Array, width: int) -> Array:
+    """(batch, width) at the room's beginning."""
+    batch, all_of_it = room.shape
+    return room if width == all_of_it else room.reshape(-1)[:batch * width].reshape(batch, width)
+
+
+def _panels(activation: Callable, hidden: Array, w: Array, bias: Array, room: Array, scratch: Array,
+            precision: str) -> Iterator[tuple[tuple[int, int], Array]]:
+    """((first, end), activations of these units) of each panel."""
+    if hidden.shape[0] == 0:
+        return
+    if room.shape[1] == 0:
+        raise ValueError(f"room: expected at least one column, got shape {tuple(room.shape)}")
+    activate = Epilogue.activate(activation)
+    for first, end in _columns(w.shape[1], room.shape[1]):
+        y = _narrow(room, end - first)
+        multiply(activate, hidden, w, bias[first:end], None, y, None, None, scratch, b_columns=(first, end),
+                 precision=precision)
+        yield (first, end), y

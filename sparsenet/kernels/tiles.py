@@ -1,0 +1,324 @@
+"""Products of dense matrices with what becomes of each element: it is stored, added, activated, an optimizer's step.
+
+On CUDA each block of threads makes one tile of the product, see slabs.py; on a CPU, each core makes one by BLAS.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+
+from sparsenet.device import Array, Device, cuda, device_of, launch, part, run_on_host, scalar
+from sparsenet.instructions import load4, store4
+from sparsenet.kernels.slabs import Tile
+from sparsenet.kernels.update import ROOM, regularized
+from sparsenet.shapes import check, check_memory
+from sparsenet.threads import exclusive, gemm
+
+PRECISIONS = "fp32", "tf32", "bf16"
+SCRATCH = 128 * 128 * 128
+"""Elements of a scratch array that suffices for products of any shapes."""
+
+BLAS_ROWS, BLAS_COLUMNS = 128, 512
+"""The tile of a product that one core makes, by one BLAS thread: its size is fixed, so that the number of cores changes
+no bit."""
+BLAS_TILE = BLAS_ROWS * BLAS_COLUMNS
+"""Its elements"""
+
+_ZERO = np.float32(0)
+_NOTHING = _ZERO, _ZERO, _ZERO, _ZERO
+_NORMAL, _TRANSPOSED, _SINGLE, _DOUBLE = ord("n"), ord("t"), ord("s"), ord("d")
+_FILL = 128  # blocks, one for each multiprocessor of a large GPU
+_MOST_COLUMNS = 2**31 // 128  # places within a tile are counted in 32 bits
+_LEAST = 128  # elements of the inner axis for one of its parts
+
+
+class Epilogue(NamedTuple):
+    """What becomes of the elements of a product: x, y, z = function(total, bias, x, y, z, numbers) at each place.
+
+    Yours is Epilogue(scalar(function), reads, writes), made once: kernels are compiled for each object.
+    """
+
+    function: Callable
+    """Scalar function: (total, bias of the column, x, y, z, tuple of 8 numbers) -> (x, y, z); what is not there is 0"""
+    reads: str = ""
+    """Letters of the arrays that it wants to know"""
+    writes: str = "x"
+    """Letters of the arrays that it changes"""
+
+    @staticmethod
+    @cache
+    def store(accumulate: bool = False) -> "Epilogue":
+        """x = total; += where accumulate."""
+        if accumulate:
+            return Epilogue(scalar(lambda total, bias, x, y, z, numbers: (x + total, y, z)), "x")
+        return Epilogue(scalar(lambda total, bias, x, y, z, numbers: (total, y, z)))
+
+    @staticmethod
+    @cache
+    def activate(value: Callable, accumulate: bool = False) -> "Epilogue":
+        """x = value(total + bias), or value(x + total + bias)."""
+        if accumulate:
+            return Epilogue(scalar(lambda total, bias, x, y, z, numbers: (value(x + total + bias), y, z)), "x")
+        return Epilogue(scalar(lambda total, bias, x, y, z, numbers: (value(total + bias), y, z)))
+
+    @staticmethod
+    @cache
+    def delta(slope: Callable, accumulate: bool = False) -> "Epilogue":
+        """x = total * slope(y), or (x + total) * slope(y): dL/dz of a layer whose activations are y."""
+        if accumulate:
+            return Epilogue(scalar(lambda total, bias, x, y, z, numbers: ((x + total) * slope(y), y, z)), "xy")
+        return Epilogue(scalar(lambda total, bias, x, y, z, numbers: (total * slope(y), y, z)), "y")
+
+    @staticmethod
+    @cache
+    def update(rule: Callable, slots: int, numbers: int, l2: float, l1: float, dtype: type = np.float32) -> "Epilogue":
+        """An optimizer's step on the weights x whose gradient is the product; y and z are the first and second slot.
+
+        x, y, z = rule(x, total + l2 x + l1 sign(x), y, z, the first so many numbers), as in update.update; for arrays
+        of that dtype.
+        """
+        decay, pull, used = dtype(l2), dtype(l1), numbers
+
+        @scalar
+        def step(total, bias, x, y, z, numbers):
+            return rule(x, regularized(total, x, decay, pull), y, z, numbers[:used])
+        return Epilogue(step, "xyz"[:1 + slots], "xyz"[:1 + slots])
+
+
+def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers: Array | None, x: Array,
+             y: Array | None, z: Array | None, scratch: Array | None, *, transpose_a: bool = False,
+             transpose_b: bool = False, a_columns: tuple[int, int] | None = None,
+             b_columns: tuple[int, int] | None = None, x_columns: tuple[int, int] | None = None,
+             precision: str = "fp32") -> None:
+    """x, y, z = epilogue.function(total, bias, x, y, z, numbers) for each element total of op(a) @ op(b).
+
+    op is the transpose where asked for. Of each array as it lies in memory, columns (first, end) take part, by default
+    all: panels of wide arrays need no copies.
+
+    a        (rows, inner) or its transpose float32      in
+    b        (inner, columns) or its transpose float32   in
+    bias     (columns) float32, or None                  in
+    numbers  (8) float32, or None                        in     numbers of the epilogue for this launch
+    x        (rows, columns) float32                     inout  as the epilogue says
+    y, z     as x, all in one shape, or None             inout
+    scratch  (most) float32, or None                     -      for partial sums where the inner axis is long and the
+                                                                product small: SCRATCH is always enough; on a CPU,
+                                                                BLAS_TILE for each core
+
+    precision: "fp32" is float32 throughout. "tf32" and "bf16" round the operands, to 10 and 7 bits of fraction, and
+    sum in float32 on the tensor cores of GPUs of compute capability 8.0 or more; elsewhere, and for float64 arrays,
+    they are "fp32". The same bits each time: how sums are split depends on shapes and the scratch's size only.
+
+    Raises ValueError where shapes disagree.
+    """
+    left, right, target = _panel("a", a, a_columns), _panel("b", b, b_columns), _panel("x", x, x_columns)
+    size = check(a=(left, "inner rows" if transpose_a else "rows inner"),
+                 b=(right, "columns inner" if transpose_b else "inner columns"), x=(target, "rows columns"))
+    others = {name: array for name, array in (("y", y), ("z", z)) if array is not None}
+    check(x=(x, "rows width"), **{name: (array, "rows width") for name, array in others.items()})
+    if bias is not None:
+        check(x=(target, "rows columns"), bias=(bias, "columns"))
+    if numbers is not None:
+        check(room=(ROOM, "most"), numbers=(numbers, "most"))
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if 0 in (size.rows, size.columns):
+        return
+    flat = x.reshape(-1)
+    operands = a.reshape(-1), left.start, np.int32(left.width), b.reshape(-1), right.start, np.int32(right.width)
+    planes = flat, *(others[name].reshape(-1) if name in others else flat for name in "yz")
+    extras = flat if bias is None else bias, flat if numbers is None else numbers
+    settled = epilogue, bias is not None, numbers is not None
+    device = device_of(a, b, *planes, *extras)
+    if device.name == "cpu":
+        if scratch is None or scratch.size < BLAS_TILE:
+            raise ValueError(f"scratch: expected an array of at least {BLAS_TILE} elements on a CPU")
+        check_memory(a=a, b=b, x=x, **others, scratch=scratch)
+        with exclusive:
+            run_on_host(_multiply_on_cpu(transpose_a, transpose_b, *settled), *operands, size.rows, size.columns,
+                        size.inner, *planes, target.start, target.width, *extras, scratch.reshape(-1))
+        return
+    wide_a, wide_b, wide_x = (x.dtype == np.float32 and _in_fours(panel, *arrays) for panel, *arrays in
+                              ((left, a), (right, b), (target, x, *others.values())))
+    room, sums = (0, flat) if scratch is None else (scratch.size, scratch.reshape(-1))
+    tile, splits = _plan(device, size.rows, size.inner, size.columns, room, x.dtype.type, precision, wide_a and wide_b)
+    chunk = tile.depth * -(-size.inner // (tile.depth * splits))
+    down, across = -(-size.rows // tile.edge), -(-size.columns // tile.edge)
+    # Neighbouring blocks share the slabs of the longer axis in the GPU's cache; but only x has room for any number.
+    rows_first = (down <= across) == (max(down, across) < 65_536)
+    blocks = *((down, across) if rows_first else (across, down)), splits
+    width, rows, columns, *rest = map(np.int32, (target.width, size.rows, size.columns, size.inner, chunk))
+    results = *planes, target.start, width, *extras
+
+    def start(wide: bool, settled: tuple, *results: Any) -> None:
+        kernel = tile.product(transpose_a, transpose_b, wide_a, wide_b, wide, *_settlers(*settled))
+        device.run_pair(kernel, kernel, blocks, tile.threads, (*operands, rows, columns, *rest, rows_first, *results))
+
+    if splits == 1:
+        start(wide_x, settled, *results)
+    else:
+        parts = _Panel(target.shape, 0, size.columns)
+        start(x.dtype == np.float32 and _in_fours(parts, sums), (Epilogue.store(), False, False),
+              sums, sums, sums, 0, columns, sums, sums)
+        launch(_reduce(*settled), (size.rows, size.columns), sums, splits, rows, columns, *results)
+
+
+def _plan(device: Device, rows: int, inner: int, columns: int, room: int, dtype: type, precision: str,
+          wide: bool) -> tuple[Tile, int]:
+    """The tile, and in how many the inner axis is split: enough blocks to fill a GPU, where there are as many."""
+    modern = device.capability >= (8, 0) and dtype is np.float32
+    precision = precision if modern else "fp32"
+    for each in (8, 4):
+        tile = Tile(device.tile, each, precision, modern, dtype)
+        tiles = -(-rows // tile.edge) * -(-columns // tile.edge)
+        splits = max(1, min(_FILL // tiles, inner // _LEAST, room // (rows * columns)))
+        # Accesses of single elements would need too many registers in a large tile.
+        if wide and tiles * splits >= _FILL // 2:
+            break
+    return tile, splits
+
+
+class _Panel(NamedTuple):
+    """Columns of an array of two axes, in its flat memory."""
+
+    shape: tuple[int, int]
+    start: int
+    """Place of its first element"""
+    width: int
+    """From one row to the next"""
+
+
+def _panel(name: str, array: Array, columns: tuple[int, int] | None) -> _Panel:
+    if len(array.shape) != 2:
+        raise ValueError(f"{name}: expected 2 axes, got shape {tuple(array.shape)}")
+    first, end = columns or (0, array.shape[1])
+    if not 0 <= first <= end <= array.shape[1]:
+        raise ValueError(f"{name}_columns: expected 0 <= first <= end <= {array.shape[1]}, got {columns}")
+    if array.shape[1] >= _MOST_COLUMNS:
+        raise ValueError(f"{name}: expected less than {_MOST_COLUMNS} columns, got {array.shape[1]}")
+    return _Panel((array.shape[0], end - first), first, array.shape[1])
+
+
+def _in_fours(panel: _Panel, *arrays: Array) -> bool:
+    """Whether each four columns begin at a multiple of 16 bytes in all the arrays."""
+    # Device arrays begin there, but their views need not.
+    addresses = [getattr(array, "device_ctypes_pointer", None) for array in arrays]
+    begin = all(address is None or address.value % 16 == 0 for address in addresses)
+    return begin and panel.shape[1] % 4 == panel.start % 4 == panel.width % 4 == 0
+
+
+# ---- on a CPU
+
+
+@scalar
+def blas(factors, a, a_place, a_width, transpose_a, b, b_place, b_width, transpose_b, rows, inner, columns, c, c_place,
+         c_width):
+    """c = factors[0] op(a) op(b) + factors[1] c, all of them panels of flat arrays."""
+    # BLAS counts along columns: to it, our arrays are their transposes, and c' = b' a'.
+    size = c.itemsize
+    gemm(_SINGLE if size == 4 else _DOUBLE, _TRANSPOSED if transpose_b else _NORMAL,
+         _TRANSPOSED if transpose_a else _NORMAL, columns, rows, inner, factors.ctypes.data,
+         b.ctypes.data + b_place * size, max(1, b_width), a.ctypes.data + a_place * size, max(1, a_width),
+         factors.ctypes.data + size, c.ctypes.data + c_place * size, c_width)
+
+
+@cache
+def _multiply_on_cpu(transpose_a, transpose_b, epilogue, biased, numbered):
+    settle, chosen = scalar(_settle(epilogue, biased)), scalar(_chosen(numbered))
+
+    def multiply(a, a_start, a_width, b, b_start, b_width, rows, columns, inner, x, y, z, start, width, bias, numbers,
+                 scratch):
+        across = (columns + BLAS_COLUMNS - 1) // BLAS_COLUMNS
+        tiles = across * ((rows + BLAS_ROWS - 1) // BLAS_ROWS)
+        chunks = scratch.size // BLAS_TILE
+        factors = np.ones(2, a.dtype)
+        factors[1] = 0
+        for chunk in prange(chunks):
+            totals, s = scratch[chunk * BLAS_TILE:(chunk + 1) * BLAS_TILE], chosen(numbers)
+            for tile in range(chunk, tiles, chunks):
+                top, left = tile // across * BLAS_ROWS, tile % across * BLAS_COLUMNS
+                height, breadth = min(BLAS_ROWS, rows - top), min(BLAS_COLUMNS, columns - left)
+                blas(factors, a, a_start + (top if transpose_a else top * a_width), a_width, transpose_a,
+                     b, b_start + (left * b_width if transpose_b else left), b_width, transpose_b,
+                     height, inner, breadth, totals, 0, breadth)
+                for i in range(height):
+                    for j in range(breadth):
+                        place = start + (top + i) * width + left + j
+                        settle(totals[i * breadth + j], place, left + j, x, y, z, bias, s)
+    return multiply
+
+
+# ---- what becomes of the totals
+
+
+@cache
+def _settlers(epilogue, biased, numbered):
+    """What `Tile.product` calls: parts that read the numbers, and settle the total at one place, or at four."""
+    return part(_chosen(numbered)), part(_settle(epilogue, biased)), _settle_four(epilogue, biased)
+
+
+@cache
+def _chosen(numbered):
+    if not numbered:
+        return lambda numbers: (_ZERO, _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, _ZERO)
+    return lambda numbers: (numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6],
+                            numbers[7])
+
+
+@cache
+def _settle(epilogue, biased):
+    function = epilogue.function
+    read_x, read_y, read_z = (letter in epilogue.reads for letter in "xyz")
+    write_x, write_y, write_z = (letter in epilogue.writes for letter in "xyz")
+
+    def settle(total, place, column, x, y, z, bias, numbers):
+        u, v, w = function(total, bias[column] if biased else _ZERO, x[place] if read_x else _ZERO,
+                           y[place] if read_y else _ZERO, z[place] if read_z else _ZERO, numbers)
+        if write_x:
+            x[place] = u
+        if write_y:
+            y[place] = v
+        if write_z:
+            z[place] = w
+    return settle
+
+
+@cache
+def _settle_four(epilogue, biased):
+    function = epilogue.function
+    read_x, read_y, read_z = (letter in epilogue.reads for letter in "xyz")
+    write_x, write_y, write_z = (letter in epilogue.writes for letter in "xyz")
+
+    @part
+    def settle_four(totals, n, place, column, x, y, z, bias, numbers):
+        xs = load4(x, place) if read_x else _NOTHING
+        ys = load4(y, place) if read_y else _NOTHING
+        zs = load4(z, place) if read_z else _NOTHING
+        u = cuda.local.array(4, np.float32)
+        v = cuda.local.array(4, np.float32)
+        w = cuda.local.array(4, np.float32)
+        for j in range(4):
+            u[j], v[j], w[j] = function(totals[n + j], bias[column + j] if biased else _ZERO, xs[j], ys[j], zs[j],
+                                        numbers)
+        if write_x:
+            store4(x, place, u[0], u[1], u[2], u[3])
+        if write_y:
+            store4(y, place, v[0], v[1], v[2], v[3])
+        if write_z:
+            store4(z, place, w[0], w[1], w[2], w[3])
+    return settle_four
+
+
+@cache
+def _reduce(epilogue, biased, numbered):
+    chosen, settle, _ = _settlers(epilogue, biased, numbered)
+
+    def reduce(row, column, scratch, splits, rows, columns, x, y, z, start, width, bias, numbers):
+        total = _ZERO
+        for split in range(splits):  # in a fixed order
+            total += scratch[(split * rows + row) * columns + column]
+        settle(total, start + row * width + column, column, x, y, z, bias, chosen(numbers))
+    return reduce
