@@ -166,8 +166,10 @@ class Driver:
                 call()
         finally:
             graph = self._ask("cuStreamEndCapture", stream)
-        executable = self._ask("cuGraphInstantiate", graph, 0)
-        self._ask("cuGraphDestroy", graph)
+        try:
+            executable = self._ask("cuGraphInstantiate", graph, 0)
+        finally:
+            self._ask("cuGraphDestroy", graph)
 
         def launch(kept: Any = calls) -> None:
             self._ask("cuGraphLaunch", executable, stream)

@@ -39,6 +39,7 @@ def lowered(instruction: Instruction, intrinsic: Callable, make_array: Callable)
     """The Numba intrinsic that a CUDA kernel calls. intrinsic and make_array are functions of numba-cuda."""
     from llvmlite import ir
     from numba import types
+    from numba.core.errors import TypingError
 
     kinds = {"f": (types.float32, ir.FloatType()), "r": (types.uint32, ir.IntType(32))}
     made = [kinds[letter] for letter in instruction.results]
@@ -50,7 +51,13 @@ def lowered(instruction: Instruction, intrinsic: Callable, make_array: Callable)
         """Numba's types of the arguments as they are wanted."""
         wanted, rest = [], list(given)
         for letter in instruction.arguments:
-            wanted += [rest.pop(0), rest.pop(0)] if letter == "p" else [kinds[letter][0] if rest.pop(0) else None]
+            first = rest.pop(0)
+            if letter != "p":
+                wanted.append(kinds[letter][0])
+                continue
+            if (getattr(first, "layout", None), str(getattr(first, "dtype", None))) != ("C", "float32"):
+                raise TypingError(f"{instruction.name}: expected a C-contiguous float32 array, got {first}")
+            wanted += [first, rest.pop(0)]
         return wanted
 
     def operands(context: Any, builder: Any, signature: Any, values: Any) -> list:

@@ -38,8 +38,8 @@ class Network:
     seed             of initial weights, masks and the order of examples
     device           "cpu", "cuda", "simulator" or a Device; default: "cuda" where there is a GPU
     dtype            "float32"; "float64" for gradient checks, on a CPU
-    precision        of dense products on a GPU: "fp32"; "tf32" or "bf16" round their operands for the tensor cores;
-                     "cublas" is NVIDIA's own product, to compare with
+    precision        of dense products: "fp32"; "tf32" or "bf16" round their operands for tensor cores, on GPUs of
+                     compute capability 8.0 or more, and are "fp32" elsewhere; "cublas" is NVIDIA's, to compare with
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
                      False allows kernels that do not; there is none yet.
 
@@ -237,7 +237,8 @@ class Network:
         kept |= {f"slots {name}": self.device.fetch(p.slots) for name, p in self.parameters.items()
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
-            **self.describe(), "deterministic": self.deterministic, "precision": self.precision,
+            **self.describe(), "deterministic": self.deterministic,
+            "precision": self.precision.replace("cublas", "fp32"),  # a file is read on any device
             "step": self.step, "epoch": self.epoch, "training": training or {},
             "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
                            for name, p in self.parameters.items()},

@@ -135,6 +135,9 @@ def _leading(signal: Signal, batch: int) -> Signal:
     return replace(signal, **{name: array[:batch] for name, array in arrays.items() if array is not None})
 
 
+_MOST_CAPTURED = 16  # steps, each for a size of batch and rooms
+
+
 class Step:
     """Training steps with one optimizer, each a single call of the device once it has been made before.
 
@@ -186,9 +189,12 @@ class Step:
             self.forget()
             self._buffers = self._passes.buffers
         key = batch, *map(id, given.values()), *map(id, wanted.values())
-        if key in self._captured:
-            self._captured[key]()
+        again = self._captured.get(key)
+        if again is not None:
+            again()
             return
+        if len(self._captured) == _MOST_CAPTURED:
+            self.forget()
         self._captured[key] = self._device.capture(lambda: self._compute(given, wanted, batch))
         for feed in feeds:
             weakref.finalize(feed, self.forget).atexit = False  # it owns what is given and wanted

@@ -27,11 +27,15 @@ def check(**specs: tuple[Any, str]) -> SimpleNamespace:
 
 
 def in_fours(*arrays: Any) -> bool:
-    """Whether a GPU can read the rows of all arrays in accesses of 128 bits: multiples of four float32 numbers.
+    """Whether a GPU can read the rows of all arrays in accesses of 128 bits: multiples of four float32 numbers."""
+    return begin_at_16(*arrays) and all(array.dtype == np.float32 and array.shape[array.ndim - 1] % 4 == 0
+                                        for array in arrays)
 
-    Arrays must begin at multiples of 16 bytes, as all do that a device allocates, and slices of their first axis.
-    """
-    return all(array.dtype == np.float32 and array.shape[array.ndim - 1] % 4 == 0 for array in arrays)
+
+def begin_at_16(*arrays: Any) -> bool:
+    """Whether arrays on a GPU begin at multiples of 16 bytes, as all do that a device allocates; views need not."""
+    addresses = [getattr(array, "device_ctypes_pointer", None) for array in arrays]
+    return all(address is None or (address.value or 0) % 16 == 0 for address in addresses)
 
 
 def check_memory(**arrays: Any) -> None:

@@ -122,11 +122,11 @@ def test_rows_that_come_and_go():
 def test_the_command(monkeypatch, capsys, tmp_path):
     """It compares, names what is worse and how to accept it, and writes."""
     table, file = budgets.read(), tmp_path / "table.csv"
-    monkeypatch.setattr(budgets, "build", lambda: table)
+    monkeypatch.setattr(budgets, "build", lambda *capabilities: table)
     assert main(["budgets"]) == 0
     assert "within their budgets" in capsys.readouterr().out
     spilled = table.rows[0]._replace(code=replace(table.rows[0].code, spills=4))
-    monkeypatch.setattr(budgets, "build", lambda: table._replace(rows=[spilled, *table.rows[1:]]))
+    monkeypatch.setattr(budgets, "build", lambda *capabilities: table._replace(rows=[spilled, *table.rows[1:]]))
     assert main(["budgets"]) == 1
     printed = capsys.readouterr().out
     assert "spills 4 bytes" in printed

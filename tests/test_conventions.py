@@ -39,7 +39,7 @@ FLOORS = (
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 LAZY = ("netCDF4", "mpi4py", "matplotlib", "numba.cuda", "cuda.bindings")  # slow to import, or not installed everywhere
-ONLY_IN = {"mpi4py": ("parallel.py",), "netCDF4": ("data/files.py",), "numba.cuda": ("compiling.py", "lowering.py"),
+ONLY_IN = {"mpi4py": ("parallel.py",), "netCDF4": ("data/files.py",), "numba.cuda": ("compiling.py",),
            "cuda.bindings": ("driver.py",)}
 FOLDERS = {"sparsenet", "tests", "notebooks"}
 MOST_LINES = 330

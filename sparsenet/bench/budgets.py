@@ -142,6 +142,8 @@ def complaints(found: Table, table: Table) -> Iterator[str]:
         what = " ".join(row.key)
         if row.code.spills:
             yield f"{what}: spills {row.code.spills} bytes of registers"
+        if row.threads * -(-row.code.registers // 8) * 8 > 65_536:
+            yield f"{what}: {row.code.registers} registers for each of {row.threads} threads, of 65,536"
         if row.key not in known:
             yield f"{what}: not in the table"
         else:

@@ -10,8 +10,6 @@ import numpy as np
 
 from sparsenet.bench.workloads import Workload
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-
 
 def training_steps(workload: Workload, precision: str, compiled: bool) -> tuple[Callable[[], None], Callable[[], None]]:
     """(a function that makes one step on the next batch, a function that waits for all steps made).

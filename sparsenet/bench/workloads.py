@@ -6,6 +6,7 @@ W3  extreme classification of Amazon-670K's shape: 135,909 features -> 128 -> so
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import scipy.sparse as sp
@@ -43,10 +44,8 @@ class Workload:
                        batch=part(self.batch), batches=2)
 
     def examples(self) -> tuple[sp.csr_array, sp.csr_array]:
-        """(inputs, targets) of one epoch."""
-        count = self.batch * self.batches
-        inputs = _popular(count, self.features, self.per_example, seed=1)
-        return inputs, inputs if self.labels is None else _popular(count, self.outputs, self.labels, seed=2)
+        """(inputs, targets) of one epoch, drawn once."""
+        return _examples(self)
 
     def network(self, device: str | Device | None, precision: str = "fp32") -> Network:
         """The network, not yet trained."""
@@ -62,6 +61,13 @@ WORKLOADS = {one.name: one for one in (
     Workload("W2", 26_744, (1024, 1024, 1024), 26_744, 143),
     Workload("W3", 135_909, (128,), 670_091, 76, labels=5, output="softmax", batches=8),
 )}
+
+
+@cache
+def _examples(workload: Workload) -> tuple[sp.csr_array, sp.csr_array]:
+    count = workload.batch * workload.batches
+    inputs = _popular(count, workload.features, workload.per_example, seed=1)
+    return inputs, inputs if workload.labels is None else _popular(count, workload.outputs, workload.labels, seed=2)
 
 
 def _popular(examples: int, width: int, per_example: int, seed: int) -> sp.csr_array:

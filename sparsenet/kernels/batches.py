@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from sparsenet.device import Array, cuda, device_of, launch, launch_pair, part, run_on_host
+from sparsenet.kernels.loss import first_from
 from sparsenet.shapes import check
 
 _FLIGHT = 16  # numbers that a thread asks for before it adds the first
@@ -286,7 +287,7 @@ def _list_features(threads):
             if new:
                 features[mine], out_indptr[mine] = keys[k], k
             if k < end:
-                examples[k] = _count_below(indptr, indptr.shape[0], positions[k] + 1) - 1
+                examples[k] = first_from(indptr, 0, indptr.shape[0], positions[k] + 1) - 1
             r += sums[threads - 1]
         if tile == counts.shape[0] - 1 and thread == 0:
             touched[0], out_indptr[r] = r, end
@@ -296,19 +297,6 @@ def _list_features(threads):
 def _list_every_feature(i, indptr, keys, positions, out_indptr, examples):
     nonzeros = indptr[indptr.shape[0] - 1]
     if i < out_indptr.shape[0]:
-        out_indptr[i] = _count_below(keys, nonzeros, i)
+        out_indptr[i] = first_from(keys, 0, nonzeros, i)
     if i < nonzeros:
-        examples[i] = _count_below(indptr, indptr.shape[0], positions[i] + 1) - 1
-
-
-@part
-def _count_below(numbers, count, limit):
-    """How many of the first `count` numbers, which do not decrease, are below the limit."""
-    low, high = np.int64(0), np.int64(count)
-    while low < high:
-        middle = (low + high) // 2
-        if numbers[middle] < limit:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+        examples[i] = first_from(indptr, 0, indptr.shape[0], positions[i] + 1) - 1

@@ -39,8 +39,12 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
                  b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"))
     device = device_of(a, b, c)
     if precision == "cublas":
-        if device.name != "cuda" or a.dtype != np.float32:
-            raise ValueError(f"precision: 'cublas' is for float32 arrays on CUDA, got {a.dtype} on {device.name}")
+        kinds = {str(array.dtype) for array in (a, b, c)}
+        if device.name != "cuda" or kinds != {"float32"}:
+            raise ValueError(f"precision: 'cublas' is for float32 arrays on CUDA, got {', '.join(sorted(kinds))} on "
+                             f"{device.name}")
+        if 0 in (size.rows, size.columns):
+            return
         note(cublas.gemm, a, b, c, transpose_a, transpose_b, accumulate)
     elif device.name != "cpu" or precision not in PRECISIONS:
         multiply(Epilogue.store(accumulate), a, b, None, None, c, None, None, scratch, transpose_a=transpose_a,

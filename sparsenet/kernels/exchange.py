@@ -21,7 +21,7 @@ def pack(y: Array, bounds: Array, buffer: Array) -> None:
     buffer  (size) float32          out  size = batch units
     """
     _check(y, bounds, buffer)
-    if in_fours(y):
+    if in_fours(y, buffer):
         launch(_pack_fours, (y.shape[0], y.shape[1] // 4), y, bounds, buffer, on_cpu=_pack_on_cpu)
     else:
         launch(_pack, y.shape, y, bounds, buffer, on_cpu=_pack_on_cpu)
@@ -35,7 +35,7 @@ def unpack(buffer: Array, bounds: Array, y: Array) -> None:
     y       (batch, units) float32  out
     """
     _check(y, bounds, buffer)
-    if in_fours(y):
+    if in_fours(y, buffer):
         launch(_unpack_fours, (y.shape[0], y.shape[1] // 4), buffer, bounds, y, on_cpu=_unpack_on_cpu)
     else:
         launch(_unpack, y.shape, buffer, bounds, y, on_cpu=_unpack_on_cpu)
@@ -122,7 +122,7 @@ def unpack_add(pieces: Array, y: Array) -> None:
     y       (batch, units) float32         inout
     """
     size = check(pieces=(pieces, "ranks batch units"), y=(y, "batch units"))
-    if in_fours(y):
+    if in_fours(y, pieces):
         launch(_add_fours, (size.batch, size.units // 4), pieces, y, on_cpu=_add_on_cpu)
     else:
         launch(_add, (size.batch, size.units), pieces, y, on_cpu=_add_on_cpu)

@@ -109,6 +109,7 @@ def _reduce_on_cuda(term, combine, threads, wide):
             half //= 2
         if thread == 0:
             out[b] = partial[0]
+    vars(reduce_rows)["launch_bounds"] = threads, 1  # or a user's term may take more registers than such a block has
     return reduce_rows
 
 
@@ -175,6 +176,7 @@ def _softmax_sums_on_cuda(accumulate, threads, wide):
             half //= 2
         if thread == 0:
             largest[b], total[b] = mosts[0], sums[0]
+    vars(softmax_sums)["launch_bounds"] = threads, 1
     return softmax_sums
 
 
@@ -201,20 +203,14 @@ def softmax(largest: Array, total: Array, y: Array) -> None:
     y        (batch, units) float32        inout  logits on entry, activations on return
     """
     size = check(largest=(largest, "batch"), total=(total, "batch"), y=(y, "batch units"))
-    if in_fours(y):
-        launch(_softmax_fours, (size.batch, size.units // 4), largest, total, y, on_cpu=_softmax_on_cpu)
+    if device_of(y).name != "cpu" and in_fours(y):
+        launch(_softmax_fours, (size.batch, size.units // 4), largest, total, y)
     else:
         launch(_softmax, (size.batch, size.units), largest, total, y)
 
 
 def _softmax(b, u, largest, total, y):
     y[b, u] = math.exp(y[b, u] - largest[b]) / y.dtype.type(total[b])
-
-
-def _softmax_on_cpu(largest, total, y):
-    for b in prange(y.shape[0]):
-        for u in range(y.shape[1]):
-            y[b, u] = math.exp(y[b, u] - largest[b]) / y.dtype.type(total[b])
 
 
 def _softmax_fours(b, four, largest, total, y):

@@ -267,7 +267,7 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
     if 0 in (size.capacity, size.units):
         return
     valued, number = data is not None, w.dtype.type
-    grid, block = _blocks_by_feature(size.capacity, delta, w)
+    grid, block = _blocks_by_feature(size.capacity, delta, w, slots)
     launch_pair(_update_on_cpu(rule, size.count, numbers, valued),
                 _update_on_cuda(rule, size.count, numbers, valued, *block), grid, block[:2],
                 features, indptr, examples, positions, touched, values_or(delta, data), delta, w,

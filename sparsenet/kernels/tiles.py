@@ -14,7 +14,7 @@ from sparsenet.device import Array, Device, cuda, device_of, launch, part, run_o
 from sparsenet.instructions import load4, store4
 from sparsenet.kernels.slabs import Tile
 from sparsenet.kernels.update import ROOM, regularized
-from sparsenet.shapes import check, check_memory
+from sparsenet.shapes import begin_at_16, check, check_memory
 from sparsenet.threads import exclusive, gemm
 
 PRECISIONS = "fp32", "tf32", "bf16"
@@ -141,6 +141,9 @@ def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers
             run_on_host(_multiply_on_cpu(transpose_a, transpose_b, *settled), *operands, size.rows, size.columns,
                         size.inner, *planes, target.start, target.width, *extras, scratch.reshape(-1))
         return
+    for name, array in {"a": a, "b": b, **others}.items():
+        if array.dtype != x.dtype:
+            raise ValueError(f"{name}: dtype is {array.dtype}, but x says {x.dtype}")
     wide_a, wide_b, wide_x = (x.dtype == np.float32 and _in_fours(panel, *arrays) for panel, *arrays in
                               ((left, a), (right, b), (target, x, *others.values())))
     room, sums = (0, flat) if scratch is None else (scratch.size, scratch.reshape(-1))
@@ -204,10 +207,7 @@ def _panel(name: str, array: Array, columns: tuple[int, int] | None) -> _Panel:
 
 def _in_fours(panel: _Panel, *arrays: Array) -> bool:
     """Whether each four columns begin at a multiple of 16 bytes in all the arrays."""
-    # Device arrays begin there, but their views need not.
-    addresses = [getattr(array, "device_ctypes_pointer", None) for array in arrays]
-    begin = all(address is None or address.value % 16 == 0 for address in addresses)
-    return begin and panel.shape[1] % 4 == panel.start % 4 == panel.width % 4 == 0
+    return begin_at_16(*arrays) and panel.shape[1] % 4 == panel.start % 4 == panel.width % 4 == 0
 
 
 # ---- on a CPU

@@ -37,7 +37,7 @@ def update(rule, w: Array, gradient: Array, slots: Array, l2: float, l1: float, 
     size = check(w=(w, "size"), gradient=(gradient, "size"), slots=(slots, "count size"),
                  room=(ROOM, "most"), scalars=(scalars, "most"))
     number = w.dtype.type
-    if device_of(w, gradient, slots).name != "cpu" and in_fours(w, gradient):
+    if device_of(w, gradient, slots).name != "cpu" and in_fours(w, gradient, slots):
         launch(_update_in_fours(rule, size.count, numbers), (size.size // 4,), w.reshape(1, size.size), gradient, slots,
                number(l2), number(l1), scalars)
     else:

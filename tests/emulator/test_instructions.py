@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.errors import TypingError
 
 from sparsenet.device import cuda
 from sparsenet.instructions import (
@@ -226,3 +227,15 @@ def test_products_of_matrices(kernel, inner, dropped):
                 .reshape(m.shape).astype(float) for m in (a, b))
         assert_close(d, a @ b + c, terms=inner + 1, scale=abs(a) @ abs(b) + abs(c))
     example()
+
+
+@pytest.mark.parametrize("array", [np.zeros(8), np.zeros((4, 8), np.float32)[:, ::2], np.zeros(8, np.int32)],
+                         ids=["float64", "strided", "int32"])
+def test_wide_accesses_want_float32_rows(array):
+    with pytest.raises(TypingError, match="load4: expected a C-contiguous float32 array"):
+        emulate(_loads)[1, 1](array)
+
+
+def _loads(array):
+    a, b, c, d = load4(array, 4)
+    store4(array, 0, a, b, c, d)

@@ -81,6 +81,18 @@ def test_dynamic_shared_memory_has_a_limit(capability, most):
             kernel[1, 1, 0, size](1, out)
 
 
+def far_too_much(out):
+    fixed = cuda.shared.array(300_000, np.uint8)
+    free = cuda.shared.array(0, np.uint8)
+    free[0] = fixed[0] = 1
+    out[0] = free[0] + fixed[0]
+
+
+def test_static_memory_leaves_none():
+    with pytest.raises(ValueError, match="300000 bytes of static shared arrays"):
+        emulate(far_too_much)[1, 1, 0, 1](np.zeros(1))
+
+
 def test_dynamic_memory_that_a_kernel_has_no_use_for():
     emulated_count[1, 1, 0, 1000](np.zeros(1, np.int64))
 

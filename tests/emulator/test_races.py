@@ -46,6 +46,31 @@ def half_atomic(x, out):
     out[t] = stage[0]
 
 
+def last_one_writes(x, out):
+    """Who was the last to add also writes plainly."""
+    stage = cuda.shared.array(1, np.float32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        stage[0] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(stage, 0, x[t])
+    if t == cuda.blockDim.x - 1:
+        stage[0] = x[t]
+    cuda.syncthreads()
+    out[t] = stage[0]
+
+
+def first_one_writes(x, out):
+    """Who writes plainly then adds, as all others do."""
+    stage = cuda.shared.array(1, np.float32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        stage[0] = 0
+    cuda.atomic.add(stage, 0, x[t])
+    cuda.syncthreads()
+    out[t] = stage[0]
+
+
 def warp_only(x, out):
     """syncwarp orders a warp, not a block."""
     stage = cuda.shared.array(64, np.float32)
@@ -87,6 +112,8 @@ RACES = [  # kernel, threads; who does what to what, and who else
     (one_element, 2, "thread (1, 0, 0) writes element 2 of a shared array of 4 that thread (0, 0, 0)"),
     (overwritten, 64, None),
     (half_atomic, 64, None),
+    (last_one_writes, 64, "thread (63, 0, 0) writes element 0 of a shared array of 1"),
+    (first_one_writes, 64, "thread (1, 0, 0) updates element 0 of a shared array of 1 that thread (0, 0, 0)"),
     (warp_only, 64, None),
     (within_a_warp, 32, None),
     (unknown_array, 64, None),

@@ -172,7 +172,8 @@ def _compile(function: Callable, signature: tuple, capability: tuple[int, int], 
     late = intrinsics.definitions([checked.text], intrinsics.LATE)
     fibers = any("call void @sn.wait" in text for text in late)
     room = -(-checked.room // 16) * 16
-    most_dynamic = MOST_SHARED.get(capability, LEAST_SHARED) - checked.static if translated.dynamic else 0
+    free = max(0, MOST_SHARED.get(capability, LEAST_SHARED) - checked.static)
+    most_dynamic = free if translated.dynamic else 0
     own = "\n".join([re.sub(r"^@sn\.\w+ = .*external .*$", "", checked.text, flags=re.M), runtime.PREAMBLE,
                      watch.PREAMBLE, watch.table(len(arrays), checked.constants),
                      f"@sn.shared = global [{room + most_dynamic + 16} x i8] zeroinitializer, align 64",

@@ -17,7 +17,7 @@ from sparsenet.testing.emulator.layout import (
 )
 from sparsenet.testing.emulator.runtime import place
 
-KEPT = 12  # numbers that are kept of a watched piece of shared memory
+KEPT = 16  # numbers that are kept of a watched piece of shared memory
 
 PREAMBLE = """
 declare void @sn.align(i64, i64, i64, i64)
@@ -44,25 +44,26 @@ def _touch(state, shadow, first, last, kind):
     Two accesses of different threads are at the same time unless a barrier stands between them: the block's, or, in one
     warp, the warp's. One of them writes, and they are not both atomic: a race.
 
-    shadow  (pieces, 12): thread + 1, block's epoch, warp's epoch, atomic?; of the last write and the last two reads
+    shadow  (pieces, 16): thread + 1, block's epoch, warp's epoch, atomic?; of the last two threads that wrote, and of
+            the last two that read
     """
     thread = state[CURRENT]
     epoch, warp_epoch = state[EPOCH], state[WARP_EPOCH + thread // 32]
     for piece in range(first, last + 1):
-        for slot in range(0, 12 if kind != READ else 4, 4):
+        for slot in range(0, 16 if kind != READ else 8, 4):
             other = shadow[piece, slot] - 1
             if other >= 0 and other != thread and shadow[piece, slot + 1] == epoch:
                 ordered = other // 32 == thread // 32 and shadow[piece, slot + 2] != warp_epoch
                 if not ordered and not (kind == ATOMIC and shadow[piece, slot + 3] == 1):
                     return other + 1
-        slot = 0
-        if kind == READ:
-            slot = 4
-            if shadow[piece, 4] != thread + 1:
-                for k in range(4):
-                    shadow[piece, 8 + k] = shadow[piece, 4 + k]
+        slot, atomic = 8 if kind == READ else 0, kind == ATOMIC
+        if shadow[piece, slot] != thread + 1:
+            for k in range(4):
+                shadow[piece, slot + 4 + k] = shadow[piece, slot + k]
+        elif shadow[piece, slot + 1] == epoch and shadow[piece, slot + 2] == warp_epoch:
+            atomic = atomic and shadow[piece, slot + 3] == 1  # what this thread wrote before was not
         shadow[piece, slot], shadow[piece, slot + 1] = thread + 1, epoch
-        shadow[piece, slot + 2], shadow[piece, slot + 3] = warp_epoch, kind == ATOMIC
+        shadow[piece, slot + 2], shadow[piece, slot + 3] = warp_epoch, atomic
     return 0
 
 
