@@ -249,3 +249,9 @@ def test_an_emulator_is_a_device():
     array = device.put(np.arange(3.0))
     assert device.fetch(array).tolist() == [0, 1, 2]
     assert device.capability == (8, 0)
+
+
+def test_it_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="the emulator needs numba-cuda; `pip install numba-cuda"):
+        program.check_needs.__wrapped__()

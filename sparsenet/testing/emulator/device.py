@@ -9,6 +9,7 @@ import numpy as np
 from sparsenet.device import Cuda, Device, one_by_one, through_the_host
 from sparsenet.testing.arrays import HostArray
 from sparsenet.testing.emulator.launch import Emulated, emulate
+from sparsenet.testing.emulator.program import check_needs
 
 
 class Emulator(Cuda):
@@ -21,6 +22,7 @@ class Emulator(Cuda):
     name = "emulator"
 
     def __init__(self, capability: tuple[int, int] = (9, 0), races: bool = True) -> None:
+        check_needs()
         self.capability, self.races = capability, races
         self._emulated = functools.cache(self._emulate)
 

@@ -39,6 +39,7 @@ class Emulated:
     """
 
     def __init__(self, kernel: Callable, capability: tuple[int, int], fastmath: bool, races: bool) -> None:
+        program.check_needs()
         self._kernel: Any = getattr(kernel, "py_func", kernel)
         self._options = capability, fastmath or getattr(kernel, "targetoptions", {}).get("fastmath", False), races
         self.name = self._kernel.__name__
@@ -135,7 +136,7 @@ def emulate(kernel: Callable, *, capability: tuple[int, int] = (9, 0), fastmath:
     races       watch shared memory for races
 
     Raises an EmulatorError where a thread leaves an array, races with another or waits in vain; ValueError for a launch
-    that no GPU takes; NotImplementedError for what the emulator lacks.
+    that no GPU takes; NotImplementedError for what the emulator lacks; ImportError without numba-cuda.
     """
     return Emulated(kernel, capability, fastmath, races)
 

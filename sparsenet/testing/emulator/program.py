@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
 from sparsenet import compiling, instructions, kernel_cache, lowering
-from sparsenet.compiling import cpu_function, cuda_llvm, with_cuda
+from sparsenet.compiling import cpu_function, cuda_llvm, numba_cuda, with_cuda
 from sparsenet.testing.emulator import checks, intrinsics, libdevice, runtime, watch
 from sparsenet.testing.emulator.fibers import SWITCH, run_blocks
 from sparsenet.testing.emulator.layout import (
@@ -127,6 +128,15 @@ def _check_complete(module: Any, kernel: str) -> None:
 
 
 _LACKS = {"cudaCGGetIntrinsicHandle": "cooperative groups", "cudaCGSynchronize": "cooperative groups"}
+
+
+@functools.cache
+def check_needs() -> None:
+    """Raise ImportError where numba-cuda is missing, NotImplementedError on a processor that is not x86-64."""
+    if find_spec("numba_cuda") is None:
+        raise ImportError("the emulator needs numba-cuda; `pip install numba-cuda nvidia-cuda-runtime`")
+    numba_cuda()
+    _machine()
 
 
 @functools.lru_cache(maxsize=512)
