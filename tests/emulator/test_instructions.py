@@ -239,3 +239,12 @@ def test_wide_accesses_want_float32_rows(array):
 def _loads(array):
     a, b, c, d = load4(array, 4)
     store4(array, 0, a, b, c, d)
+
+
+def test_a_gpu_that_does_not_know_an_instruction():
+    with pytest.raises(NotImplementedError, match=r"to_tf32 needs a GPU of compute capability \(8, 0\)"):
+        emulate(_rounds, capability=(7, 5))[1, 1](np.zeros(1, np.uint32), np.zeros(1, np.float32))
+
+
+def _rounds(out, x):
+    out[0] = to_tf32(x[0])

@@ -170,7 +170,7 @@ def _own_code() -> str:
 
 
 def _compile(function: Callable, signature: tuple, capability: tuple[int, int], fastmath: bool, races: bool) -> Program:
-    translated = translate(cuda_llvm(function, signature, capability, fastmath))
+    translated = translate(cuda_llvm(function, signature, capability, fastmath), capability)
     name = translated.kernel.strip('"')
     early = intrinsics.definitions(translated.modules, intrinsics.EARLY) + libdevice.definitions(translated.modules)
     module = _optimized(_linked([*translated.modules, *early], name, inline=True), 2)

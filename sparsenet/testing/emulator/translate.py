@@ -42,17 +42,17 @@ class Translated(NamedTuple):
     """Whether it has dynamic shared memory"""
 
 
-def translate(modules: list[str]) -> Translated:
-    """Raises NotImplementedError for assembly that has no twin."""
+def translate(modules: list[str], capability: tuple[int, int]) -> Translated:
+    """Raises NotImplementedError for assembly that has no twin, or that GPUs of this compute capability do not know."""
     sites: list[str] = []
-    found = [_translate_module(text, sites) for text in modules]
+    found = [_translate_module(text, sites, capability) for text in modules]
     dynamic = any("@sn.dynamic" in text for text in found)
     name, parameters = _DEFINITION.findall(found[0])[0]
     words = [parameter.split() for parameter in split(parameters)]
     return Translated(found, name, [(kind, title.strip('%"')) for kind, *_, title in words], sites, dynamic)
 
 
-def _translate_module(text: str, sites: list[str]) -> str:
+def _translate_module(text: str, sites: list[str], capability: tuple[int, int]) -> str:
     for pattern, replacement in _DIALECT:
         text = pattern.sub(replacement, text)
     before = None
@@ -62,7 +62,7 @@ def _translate_module(text: str, sites: list[str]) -> str:
             text = pattern.sub("ptr", text)
     text = re.sub(r"addrspacecast (\[[^\]]*\] )?ptr", "bitcast ptr", text)
     declared: set[str] = set()
-    text = _ASM.sub(lambda match: _call(match, declared), text)
+    text = _ASM.sub(lambda match: _call(match, declared, capability), text)
     for name in re.findall(r"^@(\S+) = external .*\[0 x ", text, re.M):  # dynamic shared memory
         text = re.sub(rf"^@{re.escape(name)} = .*$", "", text, flags=re.M).replace(f"@{name}", "@sn.dynamic")
         declared.add("@sn.dynamic = external global i8")
@@ -79,7 +79,7 @@ def _clear(store: re.Match) -> str:
     return f"call void @llvm.memset.p0.i64(ptr {address}, i8 0, i64 {size_of(kind)}, i1 false)"
 
 
-def _call(assembly: re.Match, declared: set[str]) -> str:
+def _call(assembly: re.Match, declared: set[str], capability: tuple[int, int]) -> str:
     """The call of a function instead of assembly."""
     result, text, arguments = assembly.groups()
     result = result.replace("void ()", "void").split(" (")[0].strip()
@@ -88,7 +88,7 @@ def _call(assembly: re.Match, declared: set[str]) -> str:
     if wait:
         name, arguments = "wait_copies", f"i64 {wait[1]}"
     else:
-        name = _KNOWN_ASM.get(text) or _instruction(text)
+        name = _KNOWN_ASM.get(text) or _instruction(text, capability)
     kinds = ", ".join(one.strip().rsplit(" ", 1)[0] for one in split(arguments))
     if name in WARP:  # declared with the number of its site
         kinds += ", i64"
@@ -96,9 +96,12 @@ def _call(assembly: re.Match, declared: set[str]) -> str:
     return f'call {result} @"{name}"({arguments})'
 
 
-def _instruction(text: str) -> str:
+def _instruction(text: str, capability: tuple[int, int]) -> str:
     for one in vars(instructions).values():
         if isinstance(one, Instruction) and one.ptx == text:
+            if capability < one.capability:
+                raise NotImplementedError(f"{one.name} needs a GPU of compute capability {one.capability}, this is for "
+                                          f"{capability}")
             return one.name
     raise NotImplementedError(f"the emulator has no twin for the assembly {text!r}; declare it as an Instruction "
                               "(sparsenet.lowering), which has one")
