@@ -38,8 +38,8 @@ class Network:
     seed             of initial weights, masks and the order of examples
     device           "cpu", "cuda", "simulator" or a Device; default: "cuda" where there is a GPU
     dtype            "float32"; "float64" for gradient checks, on a CPU
-    precision        of dense products: "fp32"; "tf32" or "bf16" round their operands for tensor cores, on GPUs of
-                     compute capability 8.0 or more, and are "fp32" elsewhere; "cublas" is NVIDIA's, to compare with
+    precision        of dense products: "float32"; "tf32" or "bfloat16" round their operands for tensor cores, on GPUs of
+                     compute capability 8.0 or more, and are "float32" elsewhere; "cublas" is NVIDIA's, to compare with
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
                      False allows kernels that do not; there is none yet.
 
@@ -48,7 +48,7 @@ class Network:
     """
 
     def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int,
-                 device: str | Device | None = None, dtype: str = "float32", precision: str = "fp32",
+                 device: str | Device | None = None, dtype: str = "float32", precision: str = "float32",
                  deterministic: bool = True) -> None:
         self.device: Device = find_device(device)
         self.seed, self.deterministic, self.precision = seed, deterministic, precision
@@ -238,7 +238,7 @@ class Network:
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
             **self.describe(), "deterministic": self.deterministic,
-            "precision": self.precision.replace("cublas", "fp32"),  # a file is read on any device
+            "precision": self.precision.replace("cublas", "float32"),  # a file is read on any device
             "step": self.step, "epoch": self.epoch, "training": training or {},
             "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
                            for name, p in self.parameters.items()},

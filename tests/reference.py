@@ -96,7 +96,7 @@ def rounded(x, precision):
     fraction, exponent = np.frexp(x)
     if precision == "tf32":
         fraction = np.trunc(fraction * 2**11 + np.copysign(0.5, x)) / 2**11
-    elif precision == "bf16":
+    elif precision == "bfloat16":
         fraction = np.rint(fraction * 2**8) / 2**8
     return np.ldexp(fraction, exponent)
 
@@ -106,12 +106,12 @@ def _product(a, b, transpose_a, transpose_b, precision):
     return np.einsum("ik,kj->ij", a.T if transpose_a else a, b.T if transpose_b else b)
 
 
-def matmul(a, b, c, *, transpose_a=False, transpose_b=False, accumulate=False, precision="fp32", scratch=None):
+def matmul(a, b, c, *, transpose_a=False, transpose_b=False, accumulate=False, precision="float32", scratch=None):
     product = _product(a, b, transpose_a, transpose_b, precision)
     c[:] = c + product if accumulate else product
 
 
-def matmul_activate(value, a, b, bias, c, *, accumulate=False, precision="fp32", scratch=None):
+def matmul_activate(value, a, b, bias, c, *, accumulate=False, precision="float32", scratch=None):
     c[:] = _each(value, _product(a, b, False, False, precision) + bias + (c if accumulate else 0))
 
 
@@ -368,7 +368,7 @@ def sparse_update(rule, features, indptr, examples, positions, touched, data, de
 
 
 def multiply(epilogue, a, b, bias, numbers, x, y, z, scratch, *, transpose_a=False, transpose_b=False, a_columns=None,
-             b_columns=None, x_columns=None, precision="fp32"):
+             b_columns=None, x_columns=None, precision="float32"):
     function, reads, writes = epilogue
     a, b = a[:, slice(*a_columns or (None,))], b[:, slice(*b_columns or (None,))]
     first = x_columns[0] if x_columns else 0

@@ -57,7 +57,7 @@ def test_roofline():
     assert roofline(H200, moved=4_800_000, flops=1) == pytest.approx(1e-6)
     assert roofline(H200, moved=1, flops=66_900_000) == pytest.approx(1e-6)
     assert roofline(A100, moved=1, flops=156_000_000, rate="tf32") == pytest.approx(1e-6)
-    assert roofline(A100, moved=1, flops=312_000_000, rate="bf16") == pytest.approx(1e-6)
+    assert roofline(A100, moved=1, flops=312_000_000, rate="bfloat16") == pytest.approx(1e-6)
 
 
 def test_names():

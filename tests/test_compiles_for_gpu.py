@@ -122,7 +122,7 @@ def cases() -> Iterator[tuple]:
 def product_cases() -> Iterator[tuple]:
     """Large tiles for each precision, small ones with each epilogue, and a long sum in parts."""
     square, sgd, adam = Float((1024, 1024)), OPTIMIZERS[0], OPTIMIZERS[-1]
-    for precision in ("fp32", "tf32", "bf16"):
+    for precision in ("float32", "tf32", "bfloat16"):
         operands = Float((1024, 64)), Float((64, 1024)), None, None
         yield precision, Epilogue.store(), *operands, square, None, None, None, {"precision": precision}
     matrix, numbers = Float((4, 4)), Float((8,))

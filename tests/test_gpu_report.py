@@ -148,12 +148,12 @@ def test_tests():
 
 
 def test_shares_of_the_limit():
-    found = {"limits": [{"limit": "copy", "rate": 4e12}, {"limit": "fp32", "rate": 5e13}],
-             "kernels": [{"kernel": "clear", "seconds": 2e-6, "bytes/s": 2e12, "FLOP/s": 0.0, "rate": "fp32"},
-                         {"kernel": "matmul", "seconds": 1e-3, "bytes/s": 1e11, "FLOP/s": 4e13, "rate": "fp32"}]}
+    found = {"limits": [{"limit": "copy", "rate": 4e12}, {"limit": "float32", "rate": 5e13}],
+             "kernels": [{"kernel": "clear", "seconds": 2e-6, "bytes/s": 2e12, "FLOP/s": 0.0, "rate": "float32"},
+                         {"kernel": "matmul", "seconds": 1e-3, "bytes/s": 1e11, "FLOP/s": 4e13, "rate": "float32"}]}
     lines = list(gpu.tables(found, {}))
-    assert "| clear | fp32 | 2.0 | 2e+03 | 0 | 50% |" in lines
-    assert "| matmul | fp32 | 1000.0 | 100 | 40 | 80% |" in lines
+    assert "| clear | float32 | 2.0 | 2e+03 | 0 | 50% |" in lines
+    assert "| matmul | float32 | 1000.0 | 100 | 40 | 80% |" in lines
     assert any("can exceed 100 %" in line for line in lines)
 
 

@@ -91,10 +91,10 @@ def _round_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def roofline(card: Card, moved: int, flops: int, rate: str = "fp32") -> float:
+def roofline(card: Card, moved: int, flops: int, rate: str = "float32") -> float:
     """The least time in seconds: of moving the bytes or of computing, whichever takes longer.
 
-    rate  "fp32", "tf32" or "bf16": what computes
+    rate  "float32", "tf32" or "bfloat16": what computes
     Source: Williams, Waterman and Patterson, "Roofline", Communications of the ACM 52, 2009.
     """
-    return max(moved / card.bandwidth, flops / {"fp32": card.fp32, "tf32": card.tf32, "bf16": card.bf16}[rate])
+    return max(moved / card.bandwidth, flops / {"float32": card.fp32, "tf32": card.tf32, "bfloat16": card.bf16}[rate])

@@ -54,8 +54,8 @@ class Entry:
     """Bytes to and from the GPU's memory, at the least."""
     flops: int
     options: dict[str, Any] = field(default_factory=dict)
-    rate: str = "fp32"
-    """Which of a card's rates limits the FLOPs: "fp32", "tf32" or "bf16"."""
+    rate: str = "float32"
+    """Which of a card's rates limits the FLOPs: "float32", "tf32" or "bfloat16"."""
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from sparsenet.bench.workloads import Workload
 def training_steps(workload: Workload, precision: str, compiled: bool) -> tuple[Callable[[], None], Callable[[], None]]:
     """(a function that makes one step on the next batch, a function that waits for all steps made).
 
-    precision  "fp32"; "tf32" for products; "bf16": autocast of the forward pass
+    precision  "float32"; "tf32" for products; "bfloat16": autocast of the forward pass
     compiled   torch.compile for the network and its loss
 
     Raises ImportError where PyTorch is missing.
@@ -23,7 +23,7 @@ def training_steps(workload: Workload, precision: str, compiled: bool) -> tuple[
     from torch import nn
     from torch.nn import functional
 
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     torch.manual_seed(1)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -55,7 +55,7 @@ def training_steps(workload: Workload, precision: str, compiled: bool) -> tuple[
     batches = [tuple(torch.as_tensor(array, device=place) for array in batch) for batch in _batches(workload)]
 
     def objective(indices: Any, offsets: Any, rows: Any, columns: Any) -> Any:
-        with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bfloat16"):
             logits = peer(indices, offsets)
         return loss(logits, rows, columns)
 

@@ -88,8 +88,8 @@ def _ceilings(on: Device, small: int, minutes: float) -> Rows:
     yield {"limit": "copy", "rate": 8 * source.numel() / spent, "unit": "B/s"}
     edge = max(64, (8192 if place == "cuda" else 1024) // small)
     for precision in PRECISIONS:
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        a = torch.randn(edge, edge, device=place, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+        torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+        a = torch.randn(edge, edge, device=place, dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32)
         spent = median_seconds(functools.partial(torch.mm, a, a), wait, budget)
         yield {"limit": precision, "rate": 2 * edge**3 / spent, "unit": "FLOP/s"}
 

@@ -47,7 +47,7 @@ class Workload:
         """(inputs, targets) of one epoch, drawn once."""
         return _examples(self)
 
-    def network(self, device: str | Device | None, precision: str = "fp32") -> Network:
+    def network(self, device: str | Device | None, precision: str = "float32") -> Network:
         """The network, not yet trained."""
         x = layer = Input(self.features, sparse=True)
         for units in self.hidden:

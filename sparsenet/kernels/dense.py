@@ -19,7 +19,7 @@ _ACROSS = 32  # columns that a block of CUDA threads sums: a warp reads 128 byte
 
 
 def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose_b: bool = False,
-           accumulate: bool = False, precision: str = "fp32", scratch: Array | None = None) -> None:
+           accumulate: bool = False, precision: str = "float32", scratch: Array | None = None) -> None:
     """c = op(a) @ op(b), op the transpose where asked for; += where accumulate.
 
     a  (rows, inner) or its transpose (inner, rows) float32          in
@@ -75,7 +75,7 @@ def _matmul_on_cpu(transpose_a, transpose_b, accumulate):
 
 
 def matmul_activate(value, a: Array, b: Array, bias: Array, c: Array, *, accumulate: bool = False,
-                    precision: str = "fp32", scratch: Array | None = None) -> None:
+                    precision: str = "float32", scratch: Array | None = None) -> None:
     """c = value(a @ b + bias), or value(c + a @ b + bias) where accumulate.
 
     value  scalar function z -> y

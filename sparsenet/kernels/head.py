@@ -61,7 +61,7 @@ def _same(z):
 def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: Array, indices: Array,
               data: Array | None, largest: Array | None, total: Array | None, pull: Array | None, scalars: Array,
               w: Array, slots: Array, bias: Array, bias_gradient: Array, bias_slots: Array, dhidden: Array | None,
-              losses: Array, room: Array, scratch: Array, *, precision: str = "fp32") -> None:
+              losses: Array, room: Array, scratch: Array, *, precision: str = "float32") -> None:
     """One training step of y = activation(hidden w + bias) towards sparse targets t, panel by panel.
 
     losses = sum_u value(y, t); with delta = scale slope(y, t), for a softmax scale (slope(y, t) - y pull):
@@ -108,7 +108,7 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
 
 
 def head_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array, room: Array, scratch: Array, *,
-              precision: str = "fp32") -> None:
+              precision: str = "float32") -> None:
     """largest[b] = max_u z[b, u], total[b] = sum_u exp(z[b, u] - largest[b]) with z = hidden w + bias.
 
     largest  (batch) float32               out
@@ -123,7 +123,7 @@ def head_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array
 
 def head_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array | None, largest: Array,
               total: Array, w: Array, bias: Array, pull: Array, room: Array, scratch: Array, *,
-              precision: str = "fp32") -> None:
+              precision: str = "float32") -> None:
     """pull[b] = sum_u slope(y[b, u], t[b, u]) for the softmax y of z = hidden w + bias.
 
     pull    (batch) float64    out
@@ -160,7 +160,7 @@ def _target_pull(slope, valued):
 
 def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
                items: Array, values: Array, scratch_items: Array, room: Array, scratch: Array, *,
-               precision: str = "fp32") -> None:
+               precision: str = "float32") -> None:
     """items[b], values[b] = the k largest of y = activation(hidden w + bias) in row b, as top_k: best first.
 
     activation     scalar function z -> y, monotonic or not

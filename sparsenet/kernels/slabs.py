@@ -55,7 +55,7 @@ class Tile(NamedTuple):
     @property
     def depth(self) -> int:
         """Of a slab, along the inner axis: four elements of each operand for each thread, or a multiple."""
-        return 16 if self.precision == "bf16" else 64 // self.each
+        return 16 if self.precision == "bfloat16" else 64 // self.each
 
     @property
     def row(self) -> int:
@@ -91,7 +91,7 @@ class Tile(NamedTuple):
         """(add, arrange, place): parts that add the product of two slabs to a thread's totals; arrange its totals such
         that each four are neighbours in a row; and say the row and column of the n-th four.
         """
-        return (_in_registers if self.precision == "fp32" else _on_tensor_cores)(self)
+        return (_in_registers if self.precision == "float32" else _on_tensor_cores)(self)
 
 
 @cache
@@ -178,7 +178,7 @@ def _in_registers(tile):
 def _on_tensor_cores(tile):
     """Warps, two down and four across, add products of the tensor cores' size: 16 rows by 8 columns."""
     depth, row, pieces, words, edge = tile.depth, tile.row, tile.each // 2, tile.each, tile.edge
-    half = tile.precision == "bf16"
+    half = tile.precision == "bfloat16"
     mma = mma_bf16 if half else mma_tf32
 
     @part

@@ -17,7 +17,7 @@ from sparsenet.kernels.update import ROOM, regularized
 from sparsenet.shapes import begin_at_16, check, check_memory
 from sparsenet.threads import exclusive, gemm
 
-PRECISIONS = "fp32", "tf32", "bf16"
+PRECISIONS = "float32", "tf32", "bfloat16"
 SCRATCH = 128 * 128 * 128
 """Elements of a scratch array that suffices for products of any shapes."""
 
@@ -92,7 +92,7 @@ def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers
              y: Array | None, z: Array | None, scratch: Array | None, *, transpose_a: bool = False,
              transpose_b: bool = False, a_columns: tuple[int, int] | None = None,
              b_columns: tuple[int, int] | None = None, x_columns: tuple[int, int] | None = None,
-             precision: str = "fp32") -> None:
+             precision: str = "float32") -> None:
     """x, y, z = epilogue.function(total, bias, x, y, z, numbers) for each element total of op(a) @ op(b).
 
     op is the transpose where asked for. Of each array as it lies in memory, columns (first, end) take part, by default
@@ -108,9 +108,9 @@ def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers
                                                                 product small: SCRATCH is always enough; on a CPU,
                                                                 BLAS_TILE for each core
 
-    precision: "fp32" is float32 throughout. "tf32" and "bf16" round the operands, to 10 and 7 bits of fraction, and
-    sum in float32 on the tensor cores of GPUs of compute capability 8.0 or more; elsewhere, and for float64 arrays,
-    they are "fp32". The same bits each time: how sums are split depends on shapes and the scratch's size only.
+    precision: "float32" is float32 throughout. "tf32" and "bfloat16" round the operands, to 10 and 7 bits of fraction,
+    and sum in float32 on the tensor cores of GPUs of compute capability 8.0 or more; elsewhere, and for float64 arrays,
+    they are "float32". The same bits each time: how sums are split depends on shapes and the scratch's size only.
 
     Raises ValueError where shapes disagree.
     """
@@ -173,7 +173,7 @@ def _plan(device: Device, rows: int, inner: int, columns: int, room: int, dtype:
           wide: bool) -> tuple[Tile, int]:
     """The tile, and in how many the inner axis is split: enough blocks to fill a GPU, where there are as many."""
     modern = device.capability >= (8, 0) and dtype is np.float32
-    precision = precision if modern else "fp32"
+    precision = precision if modern else "float32"
     for each in (8, 4):
         tile = Tile(device.tile, each, precision, modern, dtype)
         tiles = -(-rows // tile.edge) * -(-columns // tile.edge)

@@ -31,7 +31,7 @@ class Signal:
     """(batch) working memory of a softmax"""
     row_total: Array | None = None
     """(batch) working memory of a softmax"""
-    precision: str = "fp32"
+    precision: str = "float32"
     """Of dense products, as for kernels.tiles.multiply"""
     scratch: Array | None = None
     """Working memory of dense products, the same for all nodes"""

@@ -67,7 +67,7 @@ def test_matmul_activate(prove, agree, sizes):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_precision_without_tensor_cores(precision, device):
     """It changes no bit."""
     random = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def test_shapes_are_checked(device):
 
 def test_precision_is_checked(device):
     a = device.zeros((3, 3))
-    with pytest.raises(ValueError, match="precision: expected one of fp32, tf32, bf16, got 'fp8'"):
+    with pytest.raises(ValueError, match="precision: expected one of float32, tf32, bfloat16, got 'fp8'"):
         matmul(a, a, device.zeros((3, 3)), precision="fp8")
 
 

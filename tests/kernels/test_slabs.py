@@ -9,8 +9,8 @@ from sparsenet.kernels.slabs import Tile
 
 TILES = [Tile(16, each, precision, asynchronous, dtype)
          for each, (precision, asynchronous, dtype) in itertools.product((8, 4), [
-             ("fp32", False, np.float32), ("fp32", True, np.float32), ("tf32", True, np.float32),
-             ("bf16", True, np.float32), ("fp32", False, np.float64)])]
+             ("float32", False, np.float32), ("float32", True, np.float32), ("tf32", True, np.float32),
+             ("bfloat16", True, np.float32), ("float32", False, np.float64)])]
 each_tile = pytest.mark.parametrize("tile", TILES, ids=str)
 
 

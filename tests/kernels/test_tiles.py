@@ -102,7 +102,7 @@ def test_update_of_a_panel_of_weights(optimizer, prove, agree, sizes, scratch):
               x_columns=x_columns, outputs=" ".join("xyz"[:1 + optimizer.slots]), terms=1 + inner)
 
 
-def product(agree, shape, form, precision="fp32"):
+def product(agree, shape, form, precision="float32"):
     rows, inner, columns = shape
     a, b = operands(rows, inner, columns, *form)
     agree(multiply, Epilogue.store(), a, b, None, None, uniform(rows, columns), None, None, None, transpose_a=form[0],
@@ -123,7 +123,7 @@ def test_large_tiles(shape, form, capability, device, agree, monkeypatch):
 
 
 @pytest.mark.parametrize("device", GPU, indirect=True)
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize(("fill", "shape", "form"), [*((2, WIDE, form) for form in FORMS), (128, WIDE, FORMS[0]),
                                                      (128, RAGGED, FORMS[1])])
 def test_tensor_cores(fill, shape, form, precision, device, agree, monkeypatch):
@@ -156,7 +156,7 @@ def test_splits_fit_into_any_scratch():
     device = Emulator()
     for rows, inner, columns in [(256, 26744, 128), (1, 10**6, 1), (128, 4096, 128), (300, 10**5, 200)]:
         for room in (0, rows * columns, 5 * rows * columns, SCRATCH):
-            tile, splits = tiles._plan(device, rows, inner, columns, room, np.float32, "fp32", True)
+            tile, splits = tiles._plan(device, rows, inner, columns, room, np.float32, "float32", True)
             assert splits == 1 or splits * rows * columns <= room
         blocks = -(-rows // tile.edge) * -(-columns // tile.edge) * splits
         assert tiles._FILL // 2 <= blocks <= tiles._FILL
@@ -173,7 +173,7 @@ def test_double_precision(agree):
 def test_double_precision_is_never_rounded(device):
     a, b = (device.put(uniform(*shape).astype(np.float64)) for shape in ((33, 21), (21, 68)))
     exact, rounded = device.zeros((33, 68), np.float64), device.zeros((33, 68), np.float64)
-    for x, precision in ((exact, "fp32"), (rounded, "tf32")):
+    for x, precision in ((exact, "float32"), (rounded, "tf32")):
         multiply(Epilogue.store(), a, b, None, None, x, None, None, None, precision=precision)
     assert device.fetch(exact).tobytes() == device.fetch(rounded).tobytes() != bytes(8 * 33 * 68)
 
