@@ -6,6 +6,7 @@ The only file that sets Numba's flags or imports numba.cuda.
 import contextlib
 import functools
 import inspect
+import math
 import sys
 import threading
 import warnings
@@ -19,7 +20,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-from sparsenet import kernel_cache
+from sparsenet import kernel_cache, maths
 from sparsenet.lowering import Instruction, lowered
 
 _CPU_FLAGS = {"error_model": "numpy", "nogil": True}  # no zero-division branches; other Python threads go on
@@ -27,6 +28,8 @@ _CPU_FLAGS = {"error_model": "numpy", "nogil": True}  # no zero-division branche
 
 def scalar(function: Callable) -> Callable:
     """Compile a function of scalars so that kernels on every device can call it. Compiled ones keep their options.
+
+    Its math.exp and the like are those of `maths`, which a CPU computes for many numbers at once.
 
     Raises TypeError for what is not written in Python, such as math.tanh itself.
     """
@@ -36,7 +39,17 @@ def scalar(function: Callable) -> Callable:
         return function
     if not isinstance(function, FunctionType):
         raise TypeError(f"expected a function written in Python, such as lambda z: math.tanh(z), got {function!r}")
-    return njit(kernel_cache.named(function), **_CPU_FLAGS)
+    return njit(kernel_cache.named(_with_maths(function)), **_CPU_FLAGS)
+
+
+_MEANT = {id(math): maths, **{id(getattr(math, fast.__name__)): fast for fast in maths.FAST}}
+
+
+def _with_maths(function: FunctionType) -> FunctionType:
+    """The function with `maths` in place of `math`."""
+    scope = function.__globals__
+    meant = {name: _MEANT[id(scope[name])] for name in function.__code__.co_names if id(scope.get(name)) in _MEANT}
+    return rebound(function, {**scope, **meant}, function.__closure__) if meant else function
 
 
 def plain(function: Any) -> Callable:
@@ -165,9 +178,14 @@ def with_cuda(function: Callable, compiled: bool = False) -> FunctionType:
 
     used = function.__code__.co_names  # a file's parts may name each other
     scope = {name: meant(value) if name in used else value for name, value in function.__globals__.items()}
-    closure = tuple(CellType(meant(cell.cell_contents)) for cell in function.__closure__ or ())
+    return rebound(function, scope, tuple(CellType(meant(cell.cell_contents)) for cell in function.__closure__ or ()))
+
+
+def rebound(function: Any, scope: dict[str, Any], closure: tuple[CellType, ...] | None) -> FunctionType:
+    """The function with other globals and another closure."""
     bound = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, closure)
-    bound.__qualname__ = function.__qualname__
+    bound.__qualname__, bound.__module__, bound.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    bound.__kwdefaults__ = function.__kwdefaults__
     return bound
 
 
@@ -197,7 +215,21 @@ def numba_cuda() -> Any:
                           "`pip install nvidia-cuda-runtime` for the simulator only") from error
     if numba.config.ENABLE_CUDASIM:
         _mend_simulator()
+    else:
+        _teach_maths()
     return module
+
+
+def _teach_maths() -> None:
+    """On CUDA, the functions of `maths` are NVIDIA's."""
+    from numba.cuda.extending import overload
+
+    for fast in maths.FAST:
+        overload(fast)(_of_math(getattr(math, fast.__name__)))
+
+
+def _of_math(original: Callable) -> Callable:
+    return lambda x: lambda x: original(x)
 
 
 def _mend_simulator() -> None:

@@ -38,8 +38,9 @@ class Network:
     seed             of initial weights, masks and the order of examples
     device           "cpu", "cuda", "simulator" or a Device; default: "cuda" where there is a GPU
     dtype            "float32"; "float64" for gradient checks, on a CPU
-    precision        of dense products: "float32"; "tf32" or "bfloat16" round their operands for tensor cores, on GPUs of
-                     compute capability 8.0 or more, and are "float32" elsewhere; "cublas" is NVIDIA's, to compare with
+    precision        of dense products: "float32"; "bfloat16" rounds their operands where a processor gains by it (CPUs
+                     with AVX-512 BF16, GPUs of compute capability 8.0 or more) and sums in float32; "tf32" is for such
+                     GPUs too; elsewhere both are "float32". "cublas" is NVIDIA's, to compare with
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
                      False allows kernels that do not; there is none yet.
 
