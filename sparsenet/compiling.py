@@ -4,6 +4,7 @@ The only file that sets Numba's flags or imports numba.cuda.
 """
 
 import contextlib
+import dis
 import functools
 import inspect
 import math
@@ -39,7 +40,19 @@ def scalar(function: Callable) -> Callable:
         return function
     if not isinstance(function, FunctionType):
         raise TypeError(f"expected a function written in Python, such as lambda z: math.tanh(z), got {function!r}")
-    return njit(kernel_cache.named(_with_maths(function)), **_CPU_FLAGS)
+    # What has no loop becomes part of its callers' loops, however long it is: else those are not vectorised.
+    return njit(kernel_cache.named(_with_maths(function)), forceinline=not _loops_itself(function), **_CPU_FLAGS)
+
+
+def _loops_itself(function: FunctionType) -> bool:
+    return any(instruction.opname.startswith(("FOR_ITER", "JUMP_BACKWARD"))
+               for instruction in dis.get_instructions(function))
+
+
+def summing(function: Callable) -> Callable:
+    """As `scalar`, for a function whose sums may be made in any order: the same one each time, of many numbers at once.
+    """
+    return njit(kernel_cache.named(function), fastmath={"reassoc", "nsz"}, **_CPU_FLAGS)
 
 
 _MEANT = {id(math): maths, **{id(getattr(math, fast.__name__)): fast for fast in maths.FAST}}
@@ -47,8 +60,10 @@ _MEANT = {id(math): maths, **{id(getattr(math, fast.__name__)): fast for fast in
 
 def _with_maths(function: FunctionType) -> FunctionType:
     """The function with `maths` in place of `math`."""
-    scope = function.__globals__
-    meant = {name: _MEANT[id(scope[name])] for name in function.__code__.co_names if id(scope.get(name)) in _MEANT}
+    scope, used = function.__globals__, function.__code__.co_names
+    meant = {name: _MEANT[id(scope[name])] for name in used if id(scope.get(name)) in _MEANT}
+    if not {fast.__name__ for fast in maths.FAST}.intersection(used):
+        return function
     return rebound(function, {**scope, **meant}, function.__closure__) if meant else function
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -14,6 +14,7 @@ from sparsenet.data.arrays import as_json, read_arrays, write_arrays
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
 from sparsenet.feeding import Door, by_name
+from sparsenet.heads import head_of, needs_head, why_plain
 from sparsenet.kernels.tiles import PRECISIONS
 from sparsenet.layers.base import Node, Parameter
 from sparsenet.layers.feed import Feed
@@ -41,6 +42,8 @@ class Network:
     precision        of dense products: "float32"; "bfloat16" rounds their operands where a processor gains by it (CPUs
                      with AVX-512 BF16, GPUs of compute capability 8.0 or more) and sums in float32; "tf32" is for such
                      GPUs too; elsewhere both are "float32". "cublas" is NVIDIA's, to compare with
+    streaming        True: train wide outputs without arrays as wide as they are; an error where it cannot be.
+                     Default: those of 1,024 units and more that can. False: never. See `summary`
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
                      False allows kernels that do not; there is none yet.
 
@@ -50,9 +53,9 @@ class Network:
 
     def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int,
                  device: str | Device | None = None, dtype: str = "float32", precision: str = "float32",
-                 deterministic: bool = True) -> None:
+                 streaming: bool | None = None, deterministic: bool = True) -> None:
         self.device: Device = find_device(device)
-        self.seed, self.deterministic, self.precision = seed, deterministic, precision
+        self.seed, self.deterministic, self.precision, self.streaming = seed, deterministic, precision, streaming
         if precision not in (*PRECISIONS, *(["cublas"] if self.device.name == "cuda" else [])):
             raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, or 'cublas' on CUDA, "
                              f"got {precision!r} on {self.device.name}")
@@ -77,9 +80,18 @@ class Network:
         self.epoch = 0
         """Training epochs made so far"""
         self.optimizer: Optimizer | None = None
-        self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, self.device, self.dtype,
-                             precision)
+        self._plain = {name: why_plain(node, self.losses[name], self.nodes, list(self.outputs.values()), self.dtype,
+                                       streaming)
+                       for name, node in self.outputs.items() if name in self.losses}
+        for name, reason in self._plain.items():
+            if reason and streaming:
+                raise ValueError(f"streaming: output {name!r} cannot: {reason}")
+        heads = {name: head_of(self.outputs[name], self.losses[name], self.device, precision)
+                 for name, reason in self._plain.items() if reason is None}
+        self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, heads, self.device,
+                             self.dtype, precision)
         self._steps: Step | None = None
+        self._streamed: frozenset[str] = frozenset()
 
     # ---- declaration
 
@@ -114,7 +126,7 @@ class Network:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of all parameters as NumPy arrays, by name: weights (inputs, units), biases (units)."""
-        return {name: self.device.fetch(p.value).reshape(p.value.shape[1:] if p.bias else p.value.shape)
+        return {name: p.fetch(self.device).reshape(-1) if p.bias else np.ascontiguousarray(p.fetch(self.device))
                 for name, p in self.parameters.items()}
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -123,18 +135,19 @@ class Network:
         for name, array in weights.items():
             if name not in self.parameters:
                 raise ValueError(f"weights: no parameter {name!r}; there are {', '.join(self.parameters)}")
-            target = self.parameters[name].value
+            target = self.parameters[name]
+            shape = target.inputs, target.value.size // target.inputs
             if np.iscomplexobj(array):
                 raise ValueError(f"weights: {name!r} is complex")
             with np.errstate(over="ignore"):  # what does not fit into float32 is infinite, and refused
                 array = np.asarray(array).astype(self.dtype)
-            if array.size != np.prod(target.shape) or array.shape not in (target.shape, target.shape[1:]):
-                raise ValueError(f"weights: {name!r} has shape {array.shape}, expected {tuple(target.shape)}")
+            if array.shape != shape and not (target.bias and array.shape == shape[1:]):
+                raise ValueError(f"weights: {name!r} has shape {array.shape}, expected {shape}")
             if not np.isfinite(array).all():
                 raise ValueError(f"weights: {name!r} holds NaN or infinity")
-            checked.append((target, array.reshape(target.shape)))
+            checked.append((target, array.reshape(shape)))
         for target, array in checked:
-            self.device.write(target, array)
+            target.write(self.device, array)
 
     @property
     def nbytes(self) -> int:
@@ -144,10 +157,13 @@ class Network:
 
     # ---- training and prediction
 
-    def prepare(self, optimizer: Optimizer, *, keep_gradients: bool = False) -> None:
+    def prepare(self, optimizer: Optimizer, *, keep_gradients: bool = False,
+                dense_targets: Collection[str] = ()) -> None:
         """Allocate gradients and optimizer state. The state of an optimizer of this name is kept, another begins anew.
 
-        keep_gradients: also as arrays for weights of sparse inputs, whose update otherwise sums them on the way.
+        keep_gradients  as arrays for all weights, those of sparse inputs and of streaming outputs too, which otherwise
+                        need none
+        dense_targets   names of outputs that cannot stream, as their targets are not sparse
 
         Raises TypeError for what is no Optimizer, ValueError for a lazy one where it cannot be.
         """
@@ -160,12 +176,16 @@ class Network:
             if optimizer.lazy and parameter in sparse and uses[parameter] > 1:
                 raise ValueError(f"optimizer: lazy=True is for weights of a sparse input that are used once; "
                                  f"{name} is used {uses[parameter]} times")
+        heads = self.passes.heads
+        self._streamed = frozenset() if keep_gradients else frozenset(heads) - frozenset(dense_targets)
+        streamed = {heads[name].layer.weights[0] for name in self._streamed}
         for parameter in self.parameters.values():
             once = parameter in sparse and uses[parameter] == 1
-            parameter.prepare(self.device, optimizer, once and not keep_gradients, self)
+            parameter.prepare(self.device, optimizer, self, fused=once and not keep_gradients,
+                              streamed=parameter in streamed)
         if self._steps is not None:
             self._steps.forget()  # they used gradients and state of before
-        self._steps = Step(self.passes, list(self.parameters.values()), optimizer, self.seed)
+        self._steps = Step(self.passes, list(self.parameters.values()), optimizer, self.seed, self._streamed)
         self.optimizer = optimizer
 
     def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray,
@@ -182,11 +202,25 @@ class Network:
             raise ValueError("train_batch: call prepare(optimizer) first")
         if any(parameter.prepared_by is not self for parameter in self.parameters.values()):
             self.prepare(self.optimizer)  # another network trained a shared layer meanwhile
-        self.passes.allocate(len(rows), training=True)
+        dense = {name for name in self._streamed if not targets[name].sparse}
+        for name in dense:
+            if needs_head(self.losses[name]):
+                raise ValueError(f"targets {name!r}: a sampled or factored loss needs sparse ones")
+        if dense:
+            self.prepare(self.optimizer, dense_targets=dense | (frozenset(self.passes.heads) - self._streamed))
+        self.passes.allocate(len(rows), True, self._streamed)
         self.step += 1
         with exclusive if self.device.name == "cpu" else exclusive.lock:  # a GPU has no use for BLAS
             assert self._steps is not None
             return self._steps.run(inputs, targets, rows, self.step, coming)
+
+    def settle(self) -> None:
+        """Catch up the weights of sparse inputs that batches have not named of late, as reading them does.
+
+        That rounds otherwise than if they had waited: `fit` does it after each epoch, so that all runs do.
+        """
+        for parameter in self.parameters.values():
+            parameter.settle()
 
     def predict(self, inputs: Matrices, batch: int = 256) -> Any:
         """Outputs as NumPy arrays (examples, units): one, or a dict by name where the network has several.
@@ -216,6 +250,10 @@ class Network:
             count = sum(p.inputs * p.units for p in node.layer.parameters.values())
             activation = node.layer.activation
             kind = activation.name if activation else "sparse" if node.sparse else "dense"
+            for name, output in self.outputs.items():
+                if node is output and name in self._plain:
+                    reason = self._plain[name]
+                    kind += f"; plain: {reason}" if reason else "; streaming"
             lines.append(f"{self.names[node]:<{first}}{reads[node]:<{second}}{node.units:>10,}{count:>14,}  {kind}")
         total = sum(p.inputs * p.units for p in self.parameters.values())
         lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}")
@@ -231,11 +269,11 @@ class Network:
         Raises OSError where it cannot be written; ValueError for layers of your own class, and for weights that hold
         NaN or infinity: the file that was there stays.
         """
-        kept = {f"weight {name}": self.device.fetch(p.value) for name, p in self.parameters.items()}
+        kept = {f"weight {name}": p.fetch(self.device) for name, p in self.parameters.items()}
         for title, array in kept.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"save: {title} holds NaN or infinity; {path} was not written")
-        kept |= {f"slots {name}": self.device.fetch(p.slots) for name, p in self.parameters.items()
+        kept |= {f"slots {name}": p.fetch_slots(self.device) for name, p in self.parameters.items()
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
             **self.describe(), "deterministic": self.deterministic,
@@ -285,23 +323,24 @@ class Network:
         twins = copied(self.nodes)
         inputs, outputs = ({name: twins[node] for name, node in end.items()} for end in (self.inputs, self.outputs))
         twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device,
-                       dtype=dtype or str(self.dtype), precision=self.precision, deterministic=self.deterministic)
+                       dtype=dtype or str(self.dtype), precision=self.precision,
+                       streaming=None if dtype else self.streaming, deterministic=self.deterministic)
         twin.set_weights(self.weights)
         twin.step, twin.epoch = self.step, self.epoch
         return twin
 
     def restore(self, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Take over weights, optimizer state and counters of a file. Raises ValueError where they do not fit."""
-        slots = {name: arrays.get(f"slots {name}", np.zeros((0, *p.value.shape), self.dtype))
+        slots = {name: arrays.get(f"slots {name}", np.zeros((0, p.inputs, p.value.size // p.inputs), self.dtype))
                  for name, p in self.parameters.items()}
         states = {name: description["parameters"][name] for name in self.parameters}
         step, epoch = int(description["step"]), int(description["epoch"])
         for name, parameter in self.parameters.items():
-            if slots[name].shape[1:] != tuple(parameter.value.shape):
+            if slots[name].shape[1:] != (parameter.inputs, parameter.value.size // parameter.inputs):
                 raise ValueError(f"optimizer state of {name!r} has shape {slots[name].shape[1:]}")
         self.set_weights({name: arrays[f"weight {name}"] for name in self.parameters})
         for name, parameter in self.parameters.items():
-            parameter.slots = self.device.put(slots[name].astype(self.dtype))
+            parameter.put_slots(self.device, slots[name].astype(self.dtype))
             parameter.trained_with, parameter.step = states[name]["trained_with"], int(states[name]["step"])
             parameter.prepared_by = None
         self.step, self.epoch = step, epoch

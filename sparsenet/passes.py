@@ -1,13 +1,14 @@
 """Forward and backward passes over the nodes of a network, the buffers they use, and training steps made of them."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sparsenet.device import Array, Device
+from sparsenet.heads import AnyHead
 from sparsenet.kernels.tiles import SCRATCH
 from sparsenet.kernels.update import ROOM, clear
 from sparsenet.layers.base import Node, Parameter, Signal
@@ -23,16 +24,18 @@ class Passes:
     """Nodes in order, each with its buffers for one batch. Nothing is allocated in a pass."""
 
     def __init__(self, nodes: Sequence[Node], names: Mapping[Node, str], inputs: Mapping[str, Node],
-                 outputs: Mapping[str, Node], losses: Mapping[str, Loss], device: Device, dtype: Any,
-                 precision: str) -> None:
+                 outputs: Mapping[str, Node], losses: Mapping[str, Loss], heads: Mapping[str, AnyHead], device: Device,
+                 dtype: Any, precision: str) -> None:
         self.nodes, self.inputs, self.outputs, self.losses = nodes, inputs, outputs, losses
+        self.heads = heads
+        """Of outputs that can stream, by name"""
         self.device, self.dtype = device, dtype
         self._names = names
         self._place = {node: i for i, node in enumerate(nodes)}
         self._consumed = {source for node in nodes for source in node.inputs}
         self._room: list[Signal] = []
         self._views: dict[int, list[Signal]] = {}
-        self._batch = 0
+        self._batch, self._trained, self._streamed = 0, False, frozenset(heads)
         self._losses: Array = None
         self._losses_read: np.ndarray = np.zeros(0)
         self._drawn, self._keys = device.staging(len(nodes), np.uint64), device.zeros(len(nodes), np.uint64)
@@ -40,19 +43,22 @@ class Passes:
         # A CPU's products are BLAS's, which has working memory of its own.
         self._products = precision, None if device.name == "cpu" else device.zeros(SCRATCH, dtype)
 
-    def allocate(self, batch: int, training: bool) -> None:
-        """Make the buffers for batches of up to `batch` examples; never in the midst of another thread's batch."""
-        with exclusive:
-            self._allocate(batch, training)
+    def allocate(self, batch: int, training: bool, streamed: Collection[str] = ()) -> None:
+        """Make the buffers for batches of up to `batch` examples; never in the midst of another thread's batch.
 
-    def _allocate(self, batch: int, training: bool) -> None:
-        trained = bool(self._room) and self._room[-1].delta is not None
-        if batch <= self._batch and (trained or not training):
+        streamed  names of outputs that need none of their own: they stream, or nobody asks for them
+        """
+        with exclusive:
+            self._allocate(batch, training, self._streamed & frozenset(streamed))
+
+    def _allocate(self, batch: int, training: bool, streamed: frozenset[str]) -> None:
+        if batch <= self._batch and (self._trained or not training) and streamed == self._streamed:
             return
-        batch, training = max(batch, self._batch), training or trained
+        batch, training = max(batch, self._batch), training or self._trained
         zeros, room = self.device.zeros, []
+        without = {self.outputs[name] for name in streamed}
         for node in self.nodes:
-            if isinstance(node.layer, InputLayer):
+            if isinstance(node.layer, InputLayer) or node in without:
                 room.append(Signal(None))
                 continue
             first, stop = node.layer.comm.bounds(node.units)
@@ -61,14 +67,18 @@ class Passes:
                                zeros(batch, self.dtype), zeros(batch, self.dtype), *self._products))
         losses = zeros((len(self.outputs), batch), np.float64)
         read = self.device.staging((len(self.outputs), batch), np.float64)
+        for head in self.heads.values() if training else ():
+            head.allocate(batch)
         self._room, self._views, self._batch = room, {}, batch  # all or nothing: memory may not suffice
         self._losses, self._losses_read = losses, read
+        self._trained, self._streamed = training, streamed
 
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers."""
         arrays = [self._products[1], *(array for s in self._room for array in (s.y, s.delta))]
-        return sum(array.size * array.dtype.itemsize for array in arrays if array is not None)
+        own = sum(array.size * array.dtype.itemsize for array in arrays if array is not None)
+        return own + sum(head.nbytes for head in self.heads.values())
 
     @property
     def buffers(self) -> object:
@@ -84,34 +94,47 @@ class Passes:
         """Choose the masks of dropout and denoising of a step, for the forward passes to come."""
         self._drawn[:] = [stream_key(seed, self._names[node], step) for node in self.nodes]
 
-    def forward(self, inputs: Mapping[str, Any], batch: int, training: bool = False) -> dict[str, Array]:
+    def forward(self, inputs: Mapping[str, Any], batch: int, training: bool = False,
+                without: Collection[str] = ()) -> dict[str, Array]:
         """Run all layers on a loaded batch; returns the outputs' arrays on the device, valid until the next call.
 
-        training: with the masks of the last `draw`
+        training  with the masks of the last `draw`
+        without   names of outputs that are left out
         """
         signals = self._signals(batch)
         if training:
             self.device.write(self._keys, self._drawn)
         for name, node in self.inputs.items():
             signals[self._place[node]].y = inputs[name]
+        left_out = {self.outputs[name] for name in without}
         for node, signal, key in zip(self.nodes, signals, self._key_of, strict=True):
             signal.key = key if training else None
-            node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
-        return {name: signals[self._place[node]].y for name, node in self.outputs.items()}
+            if node not in left_out:
+                node.layer.forward([signals[self._place[source]] for source in node.inputs], signal)
+        return {name: signals[self._place[node]].y for name, node in self.outputs.items() if node not in left_out}
 
-    def loss(self, targets: Mapping[str, Any], batch: int) -> None:
-        """Compute the losses of the last forward pass; see `mean_loss`."""
+    def inputs_of(self, output: str, batch: int) -> list[Signal]:
+        """What an output's layer reads, of the last forward pass."""
+        signals = self._signals(batch)
+        return [signals[self._place[source]] for source in self.outputs[output].inputs]
+
+    def loss(self, targets: Mapping[str, Any], batch: int, without: Collection[str] = ()) -> None:
+        """Compute the losses of the last forward pass, but those of streamed outputs; see `mean_loss`."""
         for i, (name, node) in enumerate(self.outputs.items()):
-            node.layer.output_loss(self._signals(batch)[self._place[node]], self.losses[name], targets[name],
-                                   self._losses[i, :batch])
+            if name not in without:
+                node.layer.output_loss(self._signals(batch)[self._place[node]], self.losses[name], targets[name],
+                                       self._losses[i, :batch])
         self.device.read(self._losses, self._losses_read)
 
     def mean_loss(self, batch: int) -> float:
         """Mean over the batch of the sum over outputs and units, of the last `loss`, after Device.wait."""
         return sum(float(losses[:batch].sum()) for losses in self._losses_read) / batch
 
-    def backward(self, targets: Mapping[str, Any], batch: int) -> None:
-        """Add the gradient of the loss of the last forward pass to the parameters' gradients."""
+    def backward(self, targets: Mapping[str, Any], batch: int, streamed: Mapping[str, Array] | None = None) -> None:
+        """Add the gradient of the loss of the last forward pass to the parameters' gradients.
+
+        streamed  for outputs that stream, the numbers of the optimizer's step: they make theirs at once
+        """
         signals = self._signals(batch)
         names = {node: name for name, node in self.outputs.items()}
         for node in self._consumed:
@@ -120,9 +143,13 @@ class Passes:
         for node in reversed(self.nodes):
             if isinstance(node.layer, InputLayer):
                 continue
-            signal = signals[self._place[node]]
-            if node in names:
-                name = names[node]
+            signal, name = signals[self._place[node]], names.get(node)
+            if name is not None and streamed and name in streamed:
+                [source] = self.inputs_of(name, batch)
+                self.heads[name].step(source, targets[name], 1 / batch, streamed[name],
+                                      self._losses[list(self.outputs).index(name), :batch], signal.key)
+                continue
+            if name is not None:
                 node.layer.output_delta(signal, self.losses[name], targets[name], 1 / batch, node in self._consumed)
             else:
                 node.layer.delta(signal)
@@ -141,13 +168,19 @@ _MOST_CAPTURED = 16  # steps, each for a size of batch and rooms
 class Step:
     """Training steps with one optimizer, each a single call of the device once it has been made before.
 
+    streamed: names of outputs that stream. These make their loss, gradients and update at once.
+
     On a GPU no launch of a step differs from the one before, only what is in the arrays does. What changes from step to
     step, besides the batch, is written to two of them at its beginning: random keys, and the numbers of the optimizer's
     rule.
     """
 
-    def __init__(self, passes: Passes, parameters: Sequence[Parameter], optimizer: Optimizer, seed: int) -> None:
+    def __init__(self, passes: Passes, parameters: Sequence[Parameter], optimizer: Optimizer, seed: int,
+                 streamed: Collection[str]) -> None:
         self._passes, self._device, self._seed = passes, passes.device, seed
+        self._streamed = {name: passes.heads[name].layer.weights[0] for name in streamed}
+        for name in streamed:
+            passes.heads[name].prepare(optimizer)
         self._parameters, self._optimizer = parameters, optimizer
         shape = len(parameters), len(ROOM)
         self._numbers = self._device.staging(shape, passes.dtype)
@@ -172,7 +205,9 @@ class Step:
             loaded = {feed: feed.load(rows) for feed in feeds}
             self._passes.draw(self._seed, number)
             for numbers, parameter in zip(self._numbers, self._parameters, strict=True):
-                numbers[:self._optimizer.numbers] = self._optimizer.scalars(parameter.step + 1)
+                scalars = self._optimizer.scalars(parameter.step + 1)
+                numbers[:self._optimizer.numbers] = scalars
+                parameter.begin_step(scalars)
             self._launch({name: loaded[feed] for name, feed in inputs.items()},
                          {name: loaded[feed] for name, feed in targets.items()}, len(rows), feeds)
             for parameter in self._parameters:
@@ -201,8 +236,11 @@ class Step:
 
     def _compute(self, given: dict[str, Any], wanted: dict[str, Any], batch: int) -> None:
         self._device.write(self._scalars, self._numbers)
-        self._passes.forward(given, batch, training=True)
-        self._passes.backward(wanted, batch)
-        for parameter, scalars in zip(self._parameters, self._scalars_of, strict=True):
-            parameter.update(self._optimizer, scalars)
-        self._passes.loss(wanted, batch)
+        scalars = dict(zip(self._parameters, self._scalars_of, strict=True))
+        updated = {p for name in self._streamed for p in self._passes.heads[name].layer.parameters.values()}
+        self._passes.forward(given, batch, True, self._streamed)
+        self._passes.backward(wanted, batch, {name: scalars[weight] for name, weight in self._streamed.items()})
+        for parameter in self._parameters:
+            if parameter not in updated:
+                parameter.update(self._optimizer, scalars[parameter])
+        self._passes.loss(wanted, batch, self._streamed)

@@ -78,6 +78,7 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
             bar.set_description(f"epoch {network.epoch + 1 - run.first}/{epochs}", refresh=False)
             started = time.perf_counter()
             loss = _epoch(network, feeds, wanted, examples, batch, shuffle, bar)
+            network.settle()
             network.epoch += 1
             seconds = time.perf_counter() - started
             measured = {} if validate is None else validate(network)

@@ -4,6 +4,7 @@ A reference has its kernel's name and arguments, and writes into the same ones. 
 optimizer rules) are called number by number.
 """
 
+import bisect
 import itertools
 import math
 
@@ -111,8 +112,8 @@ def matmul(a, b, c, *, transpose_a=False, transpose_b=False, accumulate=False, p
     c[:] = c + product if accumulate else product
 
 
-def matmul_activate(value, a, b, bias, c, *, accumulate=False, precision="float32", scratch=None):
-    c[:] = _each(value, _product(a, b, False, False, precision) + bias + (c if accumulate else 0))
+def matmul_activate(value, a, b, bias, c, *, transpose_b=False, accumulate=False, precision="float32", scratch=None):
+    c[:] = _each(value, _product(a, b, False, transpose_b, precision) + bias + (c if accumulate else 0))
 
 
 def column_sum(delta, gradient):
@@ -172,26 +173,40 @@ def unpack_add(pieces, y):
 
 def head_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
               bias_gradient, bias_slots, dhidden, losses, room, scratch):
-    activation, value, slope = output
+    activation, value, slope, *_ = output
     rule, numbers, l2, l1 = rule
-    delta = hidden @ w + bias
+    delta = hidden @ w.T + bias
     if largest is None:
         delta = _each(activation, delta)
     panel_delta(value, slope, scale, 0, indptr, indices, data, largest, total, pull, delta, losses)
     if dhidden is not None:
-        dhidden += delta @ w.T
-    update(rule, w.reshape(-1), (hidden.T @ delta).reshape(-1), slots.reshape(len(slots), w.size), l2, l1, scalars,
+        dhidden += delta @ w
+    update(rule, w.reshape(-1), (delta.T @ hidden).reshape(-1), slots.reshape(len(slots), w.size), l2, l1, scalars,
            numbers)
     update(rule, bias, delta.sum(axis=0), bias_slots, 0, 0, scalars, numbers)
 
 
 def head_sums(hidden, w, bias, largest, total, room, scratch):
-    softmax_sums(hidden @ w + bias, largest, total)
+    softmax_sums(hidden @ w.T + bias, largest, total)
 
 
 def head_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room, scratch):
-    z = hidden @ w + bias
+    z = hidden @ w.T + bias
     panel_delta(slope, slope, 1.0, 0, indptr, indices, data, largest, total, None, z, pull, keep=True)
+
+
+def walk_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
+              bias_slots, dhidden, losses, room):
+    head_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias, None,
+              bias_slots, dhidden, losses, room, None)
+
+
+def walk_sums(hidden, w, bias, largest, total, room):
+    head_sums(hidden, w, bias, largest, total, room, None)
+
+
+def walk_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room):
+    head_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room, None)
 
 
 def target_pull(slope, indptr, data, pull):
@@ -201,7 +216,7 @@ def target_pull(slope, indptr, data, pull):
 
 
 def head_top_k(activation, hidden, w, bias, indptr, indices, items, values, scratch_items, room, scratch):
-    y = _each(activation, hidden @ w + bias)
+    y = _each(activation, hidden @ w.T + bias)
     if indptr is not None:
         exclude(indptr, indices, y)
     top_k(y, items, values)
@@ -367,10 +382,9 @@ def sparse_update(rule, features, indptr, examples, positions, touched, data, de
 # ---- tiles.py
 
 
-def multiply(epilogue, a, b, bias, numbers, x, y, z, scratch, *, transpose_a=False, transpose_b=False, a_columns=None,
-             b_columns=None, x_columns=None, precision="float32"):
+def multiply(epilogue, a, b, bias, numbers, x, y, z, scratch, *, transpose_a=False, transpose_b=False, x_columns=None,
+             precision="float32"):
     function, reads, writes = epilogue
-    a, b = a[:, slice(*a_columns or (None,))], b[:, slice(*b_columns or (None,))]
     first = x_columns[0] if x_columns else 0
     planes = {"x": x, "y": y, "z": z}
     chosen = (0.0,) * 8 if numbers is None else tuple(numbers)
@@ -413,3 +427,99 @@ def update(rule, w, gradient, slots, l2, l1, scalars, numbers):
 
 def clear(x):
     x[:] = 0
+
+
+# ---- sampling.py
+
+
+def _starts(outputs, starts):
+    """Cells of the units; where all are equally likely, a point p belongs to unit p outputs / 2^32, rounded down."""
+    return [-(-(u << 32) // outputs) for u in range(outputs + 1)] if starts is None else starts.tolist()
+
+
+def draw(keys, negatives, outputs, starts, indptr, indices, out_indptr, out_indices):
+    cells = _starts(outputs, starts)
+    for i, word in enumerate(words(keys[0], np.arange(negatives, dtype=np.uint64))[0]):
+        out_indices[i] = bisect.bisect_right(cells, ((i << 32) + int(word)) // negatives) - 1
+    out_indices[negatives:negatives + indptr[-1]] = indices[:indptr[-1]]
+    out_indptr[:] = [0, *(negatives + indptr)]
+
+
+def weigh(negatives, outputs, starts, shares, batch, features, by_indptr, positions, touched, weights, own, places):
+    cells = _starts(outputs, starts)
+    weights[:], own[:] = 0, 1
+    for r in range(touched[0]):
+        unit, entries = features[r], positions[by_indptr[r]:by_indptr[r + 1]]
+        drawn, average = sum(entries < negatives), negatives * (cells[unit + 1] - cells[unit]) / 2**32
+        if shares is not None:
+            drawn, average = len(entries), average + (batch - 1) * shares[unit]
+        if drawn:
+            weights[r] = drawn / average
+        if average:
+            own[r] = 1 / average
+        for place in entries[entries >= negatives]:
+            places[place - negatives] = r
+
+
+def target_logits(indptr, places, hidden, panel, bias, logits):
+    for b, k in _entries(indptr):
+        logits[k] = hidden[b] @ panel[places[k]] + bias[places[k]]
+
+
+def target_gradient(negatives, by_indptr, examples, positions, touched, delta, hidden, gradient, bias_gradient):
+    for r in range(touched[0]):
+        for k in range(by_indptr[r], by_indptr[r + 1]):
+            if positions[k] >= negatives:
+                gradient[r] += delta[positions[k] - negatives] * hidden[examples[k] - 1]
+                bias_gradient[r] += delta[positions[k] - negatives]
+
+
+def update_rows(rule, units, touched, gradient, w, slots, l2, l1, scalars, numbers):
+    for r, unit in enumerate(units[:touched[0]]):
+        update(rule, w[unit], gradient[r].copy(), slots[:, unit], l2, l1, scalars, numbers)
+
+
+# ---- sampled_loss.py
+
+
+def sampled_delta(output, softmax, scale, indptr, data, places, weights, own, bias, y, targets, losses):
+    activation, value, slope = (getattr(function, "py_func", function) for function in output[:3])
+    values = _values(data, targets)
+    for b in range(len(losses)):
+        of_row = slice(indptr[b], indptr[b + 1])
+        negative = (weights[:y.shape[1]] > 0) & ~np.isin(np.arange(y.shape[1]), places[of_row])
+        of_zeros, z = weights[:y.shape[1]][negative], (y[b] + bias[:y.shape[1]])[negative]
+        if softmax:
+            weighted = np.exp(targets[of_row]) * (1 if own is None else own[places[of_row]])
+            shares = np.concatenate([weighted, of_zeros * np.exp(z)])
+            shares /= shares.sum() if len(shares) else 1
+            mine, others = shares[:len(weighted)], shares[len(weighted):]
+            pull = sum(slope(a, t) for a, t in zip(mine, values[of_row], strict=True))
+            losses[b], of_others = 0, -pull * others
+        else:
+            mine, others, pull = _each(activation, targets[of_row]), _each(activation, z), 0
+            losses[b] = (of_zeros * _each(value, others, np.zeros_like(z))).sum()
+            of_others = of_zeros * _each(slope, others, np.zeros_like(z))
+        losses[b] += _each(value, mine, values[of_row]).sum()
+        targets[of_row] = scale * (_each(slope, mine, values[of_row]) - mine * pull)
+        y[b] = 0
+        y[b, negative] = scale * of_others
+
+
+# ---- factored.py
+
+
+def take_rows(units, epochs, products, w, bias, rows):
+    for r, unit in enumerate(units):
+        rows[r] = np.append(w[unit], bias[unit]) @ products[epochs[unit]]
+
+
+def keep_rows(units, epoch, epochs, w, bias, rows):
+    w[units], bias[units], epochs[units] = rows[:, :-1], rows[:, -1], epoch
+
+
+def factored_loss(indptr, data, hidden, images, aims, losses):
+    values = _values(data, np.zeros(indptr[-1]))
+    for b in range(len(losses)):
+        squares = (values[indptr[b]:indptr[b + 1]]**2).sum()
+        losses[b] = (hidden[b] @ images[b] - 2 * hidden[b] @ aims[b] + squares) / 2

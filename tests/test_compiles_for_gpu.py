@@ -39,6 +39,8 @@ from sparsenet.kernels.rows import (
     softmax_rescale,
     softmax_sums,
 )
+from sparsenet.kernels.sampled_loss import sampled_delta
+from sparsenet.kernels.sampling import draw, target_gradient, target_logits, update_rows, weigh
 from sparsenet.kernels.slabs import Tile
 from sparsenet.kernels.sparse import sparse_forward, sparse_update, sparse_weight_gradient
 from sparsenet.kernels.tiles import Epilogue, multiply
@@ -48,7 +50,8 @@ from sparsenet.testing.ptx import PtxDevice
 from tests.functions import ACTIVATIONS, OPTIMIZERS, OUTPUTS
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]  # Turing, Ampere, Hopper, Blackwell
-ON_THE_HOST = {"gather_rows", "transpose", "transpose_all"}  # kernels that never run on a GPU
+ON_THE_HOST = {"gather_rows", "transpose", "transpose_all", "take_rows", "keep_rows",
+               "factored_loss"}  # kernels that never run on a GPU
 
 
 class Float(NamedTuple):
@@ -100,6 +103,7 @@ def cases() -> Iterator[tuple]:
     for width in (3, 8):
         yield from ((kernel, f"{width}", *rest) for kernel, *rest in wide_cases(Float((2, width))))
     yield from ((kernel, "", *rest) for kernel, *rest in head_cases())
+    yield from sampled_cases()
     for kind, data in DATA.items():
         yield denoise, kind, KEYS, 0.5, 3, INDPTR, INDICES, data, Float((4,))
         for width, of_batch in {"1": MATRIX, "4": WIDE}.items():
@@ -173,15 +177,37 @@ def head_cases() -> Iterator[tuple]:
     """The walks over panels: their own kernels, and one set of those that they share with others."""
     sgd, (_, value, slope), scratch = OPTIMIZERS[0], OUTPUTS[0], Float((128 * 128 * 128,))
     output, rule = Output(ACTIVATIONS[0].value, value, slope), Rule(sgd.rule, sgd.numbers)
-    hidden, w, bias, room = MATRIX, Float((3, 12)), Float((12,)), Float((2, 8))
+    hidden, w, bias, room = MATRIX, Float((12, 3)), Float((12,)), Float((2, 8))
     targets = INDPTR, INDICES, None
-    yield (head_step, output, rule, 0.5, hidden, *targets, None, None, None, Float((8,)), w, Float((0, 3, 12)), bias,
+    yield (head_step, output, rule, 0.5, hidden, *targets, None, None, None, Float((8,)), w, Float((0, 12, 3)), bias,
            bias, Float((0, 12)), hidden, TOTALS, room, scratch)
     yield head_sums, hidden, w, bias, ROWS, TOTALS, room, scratch
     yield head_pull, slope, hidden, *targets, ROWS, TOTALS, w, bias, TOTALS, room, scratch
     yield target_pull, slope, INDPTR, DATA["valued"], TOTALS
     best = Float((2, 2), np.int32), Float((2, 2)), Float((2, 2, 2), np.int32)
     yield head_top_k, output.activation, hidden, w, bias, INDPTR, INDICES, *best, room, scratch
+
+
+def sampled_cases() -> Iterator[tuple]:
+    """Drawn units: all equally likely, or not; and what is made of them."""
+    candidates, places, starts = Float((4,)), Float((4,), np.int32), Float((6,), np.int64)
+    for kind, cells in {"uniform": None, "listed": starts}.items():
+        yield draw, kind, KEYS, 3, 5, cells, INDPTR, INDICES, Float((4,), np.int64), Float((7,), np.int32)
+        for shares in (None, Float((5,))):
+            yield (weigh, f"{kind}-{shares is not None}", 3, 5, cells, shares, 2, places, starts, places, LISTED[-1],
+                   candidates, candidates, places)
+    panel, bias = Float((4, 3)), candidates
+    yield target_logits, "", INDPTR, places, MATRIX, panel, bias, candidates
+    yield target_gradient, "", 3, starts, places, places, LISTED[-1], candidates, MATRIX, panel, bias
+    for name, value, slope in (OUTPUTS[0], next(one for one in OUTPUTS if one[0] == "cross_entropy-softmax")):
+        output, softmax = Output(ACTIVATIONS[0].value, value, slope), name.endswith("softmax")
+        for kind, data in DATA.items():
+            for own in (None, candidates) if softmax else (None,):
+                yield (sampled_delta, f"{name}-{kind}-{own is not None}", output, softmax, 0.5, INDPTR, data, places,
+                       candidates, own, bias, MATRIX, candidates, TOTALS)
+    for optimizer in OPTIMIZERS:
+        yield (update_rows, optimizer.name, optimizer.rule, places, LISTED[-1], panel, Float((5, 3)),
+               Float((optimizer.slots, 5, 3)), 0.5, 0.5, Float((8,)), optimizer.numbers)
 
 
 def named(case) -> str:

@@ -36,6 +36,8 @@ from sparsenet.kernels.rows import (
     softmax_rescale,
     softmax_sums,
 )
+from sparsenet.kernels.sampled_loss import sampled_delta
+from sparsenet.kernels.sampling import draw, target_gradient, target_logits, update_rows, weigh
 from sparsenet.kernels.sparse import sparse_forward, sparse_update, sparse_weight_gradient
 from sparsenet.kernels.tiles import PRECISIONS, SCRATCH, Epilogue, multiply
 from sparsenet.kernels.topk import exclude, top_k
@@ -44,13 +46,14 @@ from sparsenet.optimizers import Optimizer
 
 _KEY, _KEYS = np.uint64(1), Zeros((1,), np.uint64)
 _TILES = 256  # at most, of a transpose; as in layers.batch
+_NEGATIVES = 4096  # that a sampled loss draws
 _DECAY, _SGD, _MOMENTUM, _ADAM = 4, 2, 4, 13  # FLOPs of an element's step, by `regularized` and by rules
 
 
 def entries(sizes: Sizes = REFERENCE) -> Iterator[Entry]:
     """The catalogue at a size."""
-    for part in (_pointwise, _products, _fused_products, _transposes, _sparse, _losses, _head, _rows, _recommendation,
-                 _updates, _exchanges):
+    for part in (_pointwise, _products, _fused_products, _transposes, _sparse, _losses, _head, _sampled, _rows,
+                 _recommendation, _updates, _exchanges):
         yield from part(sizes, sparse_batch(sizes))
 
 
@@ -168,7 +171,7 @@ def _head(s: Sizes, batch: Sparse) -> Iterator[Entry]:
     sigmoid, adam, nonzeros = activations.sigmoid(), optimizers.adam(), len(batch.indices)
     value, slope = losses.cross_entropy().through(sigmoid)
     softmax_value, softmax_slope = losses.cross_entropy().through(activations.softmax())
-    hidden, weight, bias = Zeros((s.batch, s.hidden)), Zeros((s.hidden, s.features)), Zeros((s.features,))
+    hidden, weight, bias = Zeros((s.batch, s.hidden)), Zeros((s.features, s.hidden)), Zeros((s.features,))
     row, totals, room = Zeros((s.batch,)), Zeros((s.batch,), np.float64), Zeros((s.batch, s.panel))
     working = room, Zeros((SCRATCH,))
     h, w, o, p = s.batch * s.hidden, s.hidden * s.features, s.batch * s.features, s.batch * s.panel
@@ -195,6 +198,40 @@ def _head(s: Sizes, batch: Sparse) -> Iterator[Entry]:
                 (sigmoid.value, hidden, weight, bias, *target[:2], items, Zeros((s.batch, s.best)),
                  Zeros((2, s.batch, s.best), np.int32), *working), s.batch * s.best,
                 read + pointers + 8 * s.batch * s.best, 2 * h * s.features + 4 * o)
+
+
+def _sampled(s: Sizes, batch: Sparse) -> Iterator[Entry]:
+    nonzeros, drawn = len(batch.indices), min(_NEGATIVES, s.features)
+    entries = np.concatenate([np.arange(drawn, dtype=np.int64) * s.features // drawn, batch.indices])
+    units, counts = np.unique(entries, return_counts=True)
+    positions = np.argsort(entries, kind="stable").astype(np.int32)
+    examples = np.searchsorted(batch.indptr, positions - drawn, side="right").astype(np.int32)
+    starts, touched = np.concatenate([[0], np.cumsum(counts)]), np.array([len(units)])
+    c, targets, hidden = len(units), Zeros((nonzeros,)), Zeros((s.batch, s.hidden))
+    column, panel, places = Zeros((c,)), Zeros((c, s.hidden)), np.zeros(nonzeros, np.int32)
+    pointers, listed = 8 * s.batch + 4 * nonzeros, 12 * c + 4 * (drawn + nonzeros)
+    units = units.astype(np.int32)
+    yield Entry(draw, "uniform", (_KEYS, drawn, s.features, None, batch.indptr, batch.indices,
+                                  Zeros((s.batch + 2,), np.int64), Zeros((drawn + nonzeros,), np.int32)),
+                drawn + nonzeros, 2 * pointers + 4 * drawn, 0)
+    yield Entry(weigh, "uniform", (drawn, s.features, None, None, s.batch, units, starts, positions, touched, column,
+                                   column, Zeros((nonzeros,), np.int32)), c, listed + 8 * c + 4 * nonzeros, 3 * c)
+    yield Entry(target_logits, "", (batch.indptr, places, hidden, panel, column, targets), nonzeros,
+                pointers + 4 * (s.batch * s.hidden + c * s.hidden + c + nonzeros), 2 * nonzeros * s.hidden)
+    for name, loss in (("sigmoid", activations.sigmoid()), ("softmax", activations.softmax())):
+        output, softmax = Output(loss.value, *losses.cross_entropy().through(loss)), name == "softmax"
+        yield Entry(sampled_delta, name,
+                    (output, softmax, 0.5, batch.indptr, None, places, column, column if softmax else None, column,
+                     Zeros((s.batch, c)), targets, Zeros((s.batch,), np.float64)), s.batch * c,
+                    8 * s.batch * c + pointers + 8 * c + 8 * nonzeros + 8 * s.batch, 9 * s.batch * c)
+    yield Entry(target_gradient, "", (drawn, starts, examples, positions, touched, targets, hidden, panel, column),
+                c * s.hidden, listed + 4 * (drawn + 2 * nonzeros + s.batch * s.hidden + 2 * c * s.hidden + 2 * c),
+                2 * nonzeros * s.hidden)
+    adam = optimizers.adam()
+    yield Entry(update_rows, "adam",
+                (adam.rule, units, touched, panel, Zeros((s.features, s.hidden)),
+                 Zeros((adam.slots, s.features, s.hidden)), 0.0, 0.0, _numbers(adam), adam.numbers), c * s.hidden,
+                4 * c * (1 + 7 * s.hidden), (_ADAM + _DECAY) * c * s.hidden)
 
 
 def _rows(s: Sizes, batch: Sparse) -> Iterator[Entry]:

@@ -6,10 +6,11 @@ import numpy as np
 from numba import prange
 
 from sparsenet import cublas
+from sparsenet.blocks import block, edge
 from sparsenet.device import Array, cuda, device_of, launch_pair, run_on_host
 from sparsenet.driver import note
 from sparsenet.kernels.activation import activate
-from sparsenet.kernels.tiles import BLAS_COLUMNS, BLAS_ROWS, PRECISIONS, Epilogue, blas, multiply
+from sparsenet.kernels.tiles import PRECISIONS, Epilogue, multiply
 from sparsenet.shapes import check, check_memory
 from sparsenet.threads import exclusive
 
@@ -29,9 +30,7 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
     precision, scratch: as for tiles.multiply, but a CPU needs no scratch. With precision "cublas" NVIDIA's library
     does it, in float32, to compare with; that needs CUDA and `pip install 'sparsenet[cublas]'`.
 
-    On a CPU each tile of c is a product by one BLAS thread. The tiles' size is fixed: the same bits whatever the number
-    of cores. Beside NumPy's product on two threads that costs 12 to 16 % for 256 x 128 x 26,744 and nothing for the
-    tall product of a wide output's backward pass.
+    On a CPU a core makes a block of c at a time. The blocks' size is fixed: the same bits whatever the number of cores.
 
     Raises ValueError where shapes disagree, ImportError where cuBLAS is asked for and missing.
     """
@@ -52,46 +51,47 @@ def matmul(a: Array, b: Array, c: Array, *, transpose_a: bool = False, transpose
     elif 0 not in (size.rows, size.columns):
         check_memory(a=a, b=b, c=c)
         with exclusive:
-            run_on_host(_matmul_on_cpu(transpose_a, transpose_b, accumulate), a.reshape(-1), a.shape[1], b.reshape(-1),
-                        b.shape[1], size.inner, c)
+            make = block(c.dtype, precision, transpose_a, transpose_b, size.rows, size.columns)
+            run_on_host(_matmul_on_cpu(make, transpose_a, transpose_b, accumulate), a.reshape(-1), a.shape[1],
+                        b.reshape(-1), b.shape[1], size.inner, c)
 
 
 @cache
-def _matmul_on_cpu(transpose_a, transpose_b, accumulate):
+def _matmul_on_cpu(block, transpose_a, transpose_b, accumulate):
     def matmul(a, a_width, b, b_width, inner, c):
         rows, columns = c.shape
-        across = (columns + BLAS_COLUMNS - 1) // BLAS_COLUMNS
-        tiles = across * ((rows + BLAS_ROWS - 1) // BLAS_ROWS)
-        factors = np.ones(2, a.dtype)
-        factors[1] = accumulate
+        side = edge(rows, columns)
+        across = (columns + side - 1) // side
         flat = c.reshape(c.size)
-        for tile in prange(tiles):
-            row, column = tile // across * BLAS_ROWS, tile % across * BLAS_COLUMNS
-            blas(factors, a, row if transpose_a else row * a_width, a_width, transpose_a,
-                 b, column * b_width if transpose_b else column, b_width, transpose_b,
-                 min(BLAS_ROWS, rows - row), inner, min(BLAS_COLUMNS, columns - column),
-                 flat, row * columns + column, columns)
+        for tile in prange(across * ((rows + side - 1) // side)):
+            row, column = tile // across * side, tile % across * side
+            block(a, row if transpose_a else row * a_width, a_width,
+                  b, column * b_width if transpose_b else column, b_width,
+                  min(side, rows - row), inner, min(side, columns - column), flat, row * columns + column, columns,
+                  accumulate)
     return matmul
 
 
-def matmul_activate(value, a: Array, b: Array, bias: Array, c: Array, *, accumulate: bool = False,
-                    precision: str = "float32", scratch: Array | None = None) -> None:
-    """c = value(a @ b + bias), or value(c + a @ b + bias) where accumulate.
+def matmul_activate(value, a: Array, b: Array, bias: Array, c: Array, *, transpose_b: bool = False,
+                    accumulate: bool = False, precision: str = "float32", scratch: Array | None = None) -> None:
+    """c = value(a @ op(b) + bias), or value(c + a @ op(b) + bias) where accumulate; op the transpose where asked for.
 
     value  scalar function z -> y
-    a      (rows, inner) float32     in
-    b      (inner, columns) float32  in
-    bias   (columns) float32         in
-    c      (rows, columns) float32   out or inout
+    a      (rows, inner) float32                              in
+    b      (inner, columns) or its transpose float32          in
+    bias   (columns) float32                                  in
+    c      (rows, columns) float32                            out or inout
 
     precision, scratch, errors: as for `matmul`.
     """
-    check(a=(a, "rows inner"), b=(b, "inner columns"), c=(c, "rows columns"), bias=(bias, "columns"))
+    check(a=(a, "rows inner"), b=(b, "columns inner" if transpose_b else "inner columns"), c=(c, "rows columns"),
+          bias=(bias, "columns"))
     if device_of(a, b, bias, c).name == "cpu" or precision == "cublas":
-        matmul(a, b, c, accumulate=accumulate, precision=precision)
+        matmul(a, b, c, transpose_b=transpose_b, accumulate=accumulate, precision=precision)
         activate(value, bias, c)
     else:
-        multiply(Epilogue.activate(value, accumulate), a, b, bias, None, c, None, None, scratch, precision=precision)
+        multiply(Epilogue.activate(value, accumulate), a, b, bias, None, c, None, None, scratch,
+                 transpose_b=transpose_b, precision=precision)
 
 
 def column_sum(delta: Array, gradient: Array) -> None:

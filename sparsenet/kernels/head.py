@@ -2,8 +2,9 @@
 
 The head walks over the outputs in panels of `room.shape[1]` units. A panel's activations become its deltas, its weights
 meet both gradients and the optimizer, and the next panel takes its place: nothing of size batch x outputs, and no
-gradient of size inputs x outputs, is ever stored. A room of 8 MiB stays in a GPU's cache. Which panel a unit is in, and
-so every bit of the results, depends on the room's width and not on the machine.
+gradient of size outputs x inputs, is ever stored. A room of 8 MiB stays in a GPU's cache. Which panel a unit is in, and
+so every bit of the results, depends on the room's width and not on the machine. Weights lie output by output: those of
+a panel are a block of memory. On a CPU, walk.py walks over smaller panels, tiles, on all cores.
 
 A softmax needs numbers of whole rows first. With ranks that hold slices of the outputs, they are exchanged in between:
     head_sums                   largest logit and sum of exponentials of each row; see rows.softmax_rescale
@@ -13,44 +14,39 @@ A softmax needs numbers of whole rows first. With ranks that hold slices of the 
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numba import prange
 
-from sparsenet.device import Array, launch, scalar
+from sparsenet.device import Array, Device, device_of, launch, scalar
 from sparsenet.kernels.dense import column_sum
 from sparsenet.kernels.loss import first_from, panel_delta
+from sparsenet.kernels.output import Output, Rule
 from sparsenet.kernels.rows import softmax_sums
 from sparsenet.kernels.tiles import Epilogue, multiply
 from sparsenet.kernels.topk import top_k
 from sparsenet.kernels.update import update
+from sparsenet.kernels.walk import walk_plan, walk_pull, walk_step
+from sparsenet.kernels.walk_sums import walk_sums
 from sparsenet.shapes import check, values_or
 
 _FLOAT64_SUMS = ("target_pull",)  # all other kernels here compute in their arrays' type
 _ONE, _NOTHING, _WORST, _NO_ITEM = np.float32(1), np.float64(0), np.float32(-np.inf), np.int32(-1)
 
 
-class Output(NamedTuple):
-    """What an output layer computes: scalar functions."""
-
-    activation: Callable
-    """z -> y; not used for a softmax"""
-    value: Callable
-    """(y, t) -> loss of one unit"""
-    slope: Callable
-    """(y, t) -> dL/dz of one unit; for a softmax y dL/dy"""
+_ROOM, _PANEL = 2**21, 128  # numbers in a GPU's room, a quarter of its cache or less; a panel is a multiple of that
 
 
-class Rule(NamedTuple):
-    """An optimizer, as for update.update."""
+def head_room(device: Device, batch: int, inputs: int, outputs: int, precision: str) -> tuple[int, ...]:
+    """The shape of a room for batches of up to so many examples."""
+    if device.name == "cpu":
+        *_, where = walk_plan(batch, inputs, outputs, precision)
+        return (where.size,)
+    return batch, min(outputs, max(_PANEL, _ROOM // max(1, batch) // _PANEL * _PANEL))
 
-    rule: Callable
-    numbers: int
-    """How many numbers the rule gets"""
-    l2: float = 0.0
-    """Of the weights, as l1; never of the bias"""
-    l1: float = 0.0
+
+def _on_cpu(*arrays: Array) -> bool:
+    return device_of(*arrays).name == "cpu"
 
 
 @scalar
@@ -62,11 +58,11 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
               data: Array | None, largest: Array | None, total: Array | None, pull: Array | None, scalars: Array,
               w: Array, slots: Array, bias: Array, bias_gradient: Array, bias_slots: Array, dhidden: Array | None,
               losses: Array, room: Array, scratch: Array, *, precision: str = "float32") -> None:
-    """One training step of y = activation(hidden w + bias) towards sparse targets t, panel by panel.
+    """One training step of y = activation(hidden w' + bias) towards sparse targets t, panel by panel.
 
     losses = sum_u value(y, t); with delta = scale slope(y, t), for a softmax scale (slope(y, t) - y pull):
-    dhidden += delta w' with the weights as they were; w, bias and their slots take the rule's step with the gradients
-    hidden' delta and sum_b delta.
+    dhidden += delta w with the weights as they were; w, bias and their slots take the rule's step with the gradients
+    delta' hidden and sum_b delta.
 
     hidden         (batch, inputs) float32            in
     indptr         (batch + 1) int64                  in
@@ -76,62 +72,77 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
     total          (batch) float32 or float64         in     as largest
     pull           (batch) float64                    in     for a softmax: from `head_pull` or `target_pull`; else None
     scalars        (8) float32                        in     numbers of the rule for this step
-    w              (inputs, outputs) float32          inout
-    slots          (count, inputs, outputs) float32   inout  the optimizer's state
+    w              (outputs, inputs) float32          inout
+    slots          (count, outputs, inputs) float32   inout  the optimizer's state
     bias           (outputs) float32                  inout
     bias_gradient  (outputs) float32                  inout  0 on entry and on return
     bias_slots     (count, outputs) float32           inout
     dhidden        (batch, inputs) float32            inout  None where it is not wanted
     losses         (batch) float64                    out
-    room           (batch, panel) float32             -      for one panel's activations, then deltas
-    scratch        (most) float32                     -      for products: see tiles.multiply, as precision
+    room           (batch, panel) float32             -      for one panel's activations, then deltas; see `head_room`
+    scratch        (most) float32                     -      for products: see tiles.multiply, as precision; a CPU needs
+                                                             none
     """
-    size = check(hidden=(hidden, "batch inputs"), losses=(losses, "batch"), w=(w, "inputs outputs"),
-                 slots=(slots, "count inputs outputs"), bias=(bias, "outputs"), room=(room, "batch panel"),
+    size = check(hidden=(hidden, "batch inputs"), losses=(losses, "batch"), w=(w, "outputs inputs"),
+                 slots=(slots, "count outputs inputs"), bias=(bias, "outputs"),
                  bias_gradient=(bias_gradient, "outputs"), bias_slots=(bias_slots, "count outputs"))
-    activation = output.activation if largest is None else _same
     if dhidden is not None:
         check(hidden=(hidden, "batch inputs"), dhidden=(dhidden, "batch inputs"))
-    m, v = [*(slots[i] for i in range(size.count)), None, None][:2]
+    if _on_cpu(hidden, w, bias):
+        if size.batch:
+            walk_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
+                      bias_slots, dhidden, losses, room, precision=precision)
+        return
+    check(hidden=(hidden, "batch inputs"), room=(room, "batch panel"))
+    activation = output.activation if largest is None else _same
     learn = Epilogue.update(rule.rule, size.count, rule.numbers, rule.l2, rule.l1, w.dtype.type)
-    for columns, y in _panels(activation, hidden, w, bias, room, scratch, precision):
-        panel_delta(output.value, output.slope, scale, columns[0], indptr, indices, data, largest, total, pull, y,
-                    losses)
+    for first, end, y in _panels(activation, hidden, w, bias, room, scratch, precision):
+        panel_delta(output.value, output.slope, scale, first, indptr, indices, data, largest, total, pull, y, losses)
+        weights = w[first:end]
         if dhidden is not None:
-            multiply(Epilogue.store(accumulate=True), y, w, None, None, dhidden, None, None, scratch, transpose_b=True,
-                     b_columns=columns, precision=precision)
-        multiply(learn, hidden, y, None, scalars, w, m, v, scratch, transpose_a=True, x_columns=columns,
-                 precision=precision)
-        column_sum(y, bias_gradient[columns[0]:columns[1]])
+            multiply(Epilogue.store(accumulate=True), y, weights, None, None, dhidden, None, None, scratch,
+                     precision=precision)
+        m, v = [*(slots[i, first:end] for i in range(size.count)), None, None][:2]
+        multiply(learn, y, hidden, None, scalars, weights, m, v, scratch, transpose_a=True, precision=precision)
+        column_sum(y, bias_gradient[first:end])
     if size.batch:
         update(rule.rule, bias, bias_gradient, bias_slots, 0, 0, scalars, rule.numbers)
 
 
 def head_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array, room: Array, scratch: Array, *,
               precision: str = "float32") -> None:
-    """largest[b] = max_u z[b, u], total[b] = sum_u exp(z[b, u] - largest[b]) with z = hidden w + bias.
+    """largest[b] = max_u z[b, u], total[b] = sum_u exp(z[b, u] - largest[b]) with z = hidden w' + bias.
 
     largest  (batch) float32               out
     total    (batch) float32 or float64    out
     others   as for `head_step`; in
     """
-    check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"), largest=(largest, "batch"),
-          total=(total, "batch"), room=(room, "batch panel"))
-    for (first, _), z in _panels(_same, hidden, w, bias, room, scratch, precision):
+    check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"), largest=(largest, "batch"),
+          total=(total, "batch"))
+    if _on_cpu(hidden, w, bias):
+        if len(hidden):
+            walk_sums(hidden, w, bias, largest, total, room, precision=precision)
+        return
+    check(hidden=(hidden, "batch inputs"), room=(room, "batch panel"))
+    for first, _, z in _panels(_same, hidden, w, bias, room, scratch, precision):
         softmax_sums(z, largest, total, accumulate=first > 0)
 
 
 def head_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array | None, largest: Array,
               total: Array, w: Array, bias: Array, pull: Array, room: Array, scratch: Array, *,
               precision: str = "float32") -> None:
-    """pull[b] = sum_u slope(y[b, u], t[b, u]) for the softmax y of z = hidden w + bias.
+    """pull[b] = sum_u slope(y[b, u], t[b, u]) for the softmax y of z = hidden w' + bias.
 
     pull    (batch) float64    out
     others  as for `head_step`; in
     """
-    check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"), pull=(pull, "batch"),
-          room=(room, "batch panel"))
-    for (first, _), z in _panels(_same, hidden, w, bias, room, scratch, precision):
+    check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"), pull=(pull, "batch"))
+    if _on_cpu(hidden, w, bias):
+        if len(hidden):
+            walk_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room, precision=precision)
+        return
+    check(hidden=(hidden, "batch inputs"), room=(room, "batch panel"))
+    for first, _, z in _panels(_same, hidden, w, bias, room, scratch, precision):
         panel_delta(slope, slope, 1.0, first, indptr, indices, data, largest, total, None, z, pull, keep=True)
 
 
@@ -161,11 +172,11 @@ def _target_pull(slope, valued):
 def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
                items: Array, values: Array, scratch_items: Array, room: Array, scratch: Array, *,
                precision: str = "float32") -> None:
-    """items[b], values[b] = the k largest of y = activation(hidden w + bias) in row b, as top_k: best first.
+    """items[b], values[b] = the k largest of y = activation(hidden w' + bias) in row b, as top_k: best first.
 
     activation     scalar function z -> y, monotonic or not
     hidden         (batch, inputs) float32     in
-    w              (inputs, outputs) float32   in
+    w              (outputs, inputs) float32   in
     bias           (outputs) float32           in
     indptr         (batch + 1) int64           in   items of a row that are not wanted, in increasing order; or None
     indices        (nonzeros) int32            in   as indptr
@@ -178,7 +189,7 @@ def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array |
     A softmax keeps its logits' order: take the linear activation here, then rows.softmax of the values.
     Raises ValueError where the room has no place for a panel.
     """
-    size = check(hidden=(hidden, "batch inputs"), w=(w, "inputs outputs"), bias=(bias, "outputs"),
+    size = check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"),
                  items=(items, "batch k"), values=(values, "batch k"), scratch_items=(scratch_items, "two batch k"),
                  room=(room, "batch panel"))
     front = -(-size.k // 4) * 4
@@ -193,8 +204,8 @@ def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array |
     for first, end in panels:
         scores = _narrow(room, front + end - first)
         launch(_carry(first > 0), (size.batch, front), values, scores)
-        multiply(Epilogue.activate(activation), hidden, w, bias[first:end], None, scores, None, None, scratch,
-                 b_columns=(first, end), x_columns=(front, front + end - first), precision=precision)
+        multiply(Epilogue.activate(activation), hidden, w[first:end], bias[first:end], None, scores, None, None,
+                 scratch, transpose_b=True, x_columns=(front, front + end - first), precision=precision)
         if indptr is not None:
             launch(_exclude, (size.batch,), indptr, indices, first, front, scores, on_cpu=_exclude_on_cpu)
         top_k(scores, positions, values)
@@ -248,15 +259,15 @@ def _narrow(room: Array, width: int) -> Array:
 
 
 def _panels(activation: Callable, hidden: Array, w: Array, bias: Array, room: Array, scratch: Array,
-            precision: str) -> Iterator[tuple[tuple[int, int], Array]]:
-    """((first, end), activations of these units) of each panel."""
+            precision: str) -> Iterator[tuple[int, int, Array]]:
+    """(first, end, activations of these units) of each panel."""
     if hidden.shape[0] == 0:
         return
     if room.shape[1] == 0:
         raise ValueError(f"room: expected at least one column, got shape {tuple(room.shape)}")
     activate = Epilogue.activate(activation)
-    for first, end in _columns(w.shape[1], room.shape[1]):
+    for first, end in _columns(w.shape[0], room.shape[1]):
         y = _narrow(room, end - first)
-        multiply(activate, hidden, w, bias[first:end], None, y, None, None, scratch, b_columns=(first, end),
+        multiply(activate, hidden, w[first:end], bias[first:end], None, y, None, None, scratch, transpose_b=True,
                  precision=precision)
-        yield (first, end), y
+        yield first, end, y

@@ -70,8 +70,8 @@ class Tile(NamedTuple):
 
     def product(self, transpose_a: bool, transpose_b: bool, wide_a: bool, wide_b: bool, wide_x: bool, chosen: Any,
                 settle: Any, settle_four: Any) -> Callable:
-        """The kernel of tiles.multiply. Places count in flat arrays: operands begin at a_start and b_start, x, y and z
-        at start; a row is a_width, b_width, width after the one before.
+        """The kernel of tiles.multiply. Places count in flat arrays: x, y and z begin at start; a row is a_width,
+        b_width, width after the one before.
 
         wide_a, wide_b, wide_x  whether they can be accessed in fours
         chosen, settle, settle_four  see tiles.py
@@ -230,6 +230,8 @@ def _on_tensor_cores(tile):
 
 @cache
 def _product(tile, transpose_a, transpose_b, wide_a, wide_b, wide_x, chosen, settle, settle_four):
+    if wide_a and wide_b and transpose_b and not transpose_a:
+        tile = tile._replace(asynchronous=False)  # both operands go through registers: one slab ahead is enough
     begin_a, finish_a = tile.pull(transpose_a, wide_a)
     begin_b, finish_b = tile.pull(not transpose_b, wide_b)
     add, arrange, place_of = tile.arithmetic()
@@ -239,8 +241,7 @@ def _product(tile, transpose_a, transpose_b, wide_a, wide_b, wide_x, chosen, set
     size, count = stages * slab_size, each * each
     arrive = wait_copies(stages - 2)
 
-    def product(a, a_start, a_width, b, b_start, b_width, rows, columns, inner, chunk, rows_first, x, y, z, start,
-                width, bias, numbers):
+    def product(a, a_width, b, b_width, rows, columns, inner, chunk, rows_first, x, y, z, start, width, bias, numbers):
         a_slabs = cuda.shared.array(size, dtype, 16)
         b_slabs = cuda.shared.array(size, dtype, 16)
         a_held = cuda.local.array(held_size, dtype)
@@ -255,8 +256,8 @@ def _product(tile, transpose_a, transpose_b, wide_a, wide_b, wide_x, chosen, set
         length = min(chunk, inner - first)
         a_step = depth * a_width if transpose_a else depth
         b_step = depth if transpose_b else depth * b_width
-        a_start += first * a_width + top if transpose_a else top * a_width + first
-        b_start += left * b_width + first if transpose_b else first * b_width + left
+        a_start = first * a_width + top if transpose_a else top * a_width + first
+        b_start = left * b_width + first if transpose_b else first * b_width + left
         a_units, b_units = _INT32(rows - top), _INT32(columns - left)
         for i in range(count):
             totals[i] = _ZERO

@@ -4,10 +4,9 @@ The gradient needs the batch by feature: `transpose` in batches.py lists, for ea
 that contain it. They are entries indptr[r] to indptr[r + 1] of `examples`, and of `positions`, which say where the
 value stands in the batch's `data`; r < touched[0].
 
-On a CPU the loop over units goes inside, so that each row of weights is read once, front to back. On CUDA, both
-directions sum listed rows of a matrix, weights or deltas: a block of threads is `across` times `down`; the threads
-across hold neighbouring units, 1 or 4 each (`width`), and the groups down share the rows. Sums are made in a fixed
-order.
+Both directions sum listed rows of a matrix, weights or deltas, in a fixed order. On a CPU a sum stays in registers, and
+rows are fetched from memory while others are added (row_sums.py). On CUDA a block of threads is `across` times `down`;
+the threads across hold neighbouring units, 1 or 4 each (`width`), and the groups down share the rows.
 """
 
 from functools import cache
@@ -17,11 +16,14 @@ from numba import prange
 
 from sparsenet.device import Array, cuda, device_of, launch_pair, part, scalar
 from sparsenet.kernels.update import ROOM, accesses, regularized, step_of
+from sparsenet.row_sums import add_rows, fetch_row
 from sparsenet.shapes import check, in_fours, values_or
 
 _ZERO = np.float32(0)
 _WARP = 32  # threads that a GPU runs in step
 _LONG_FLIGHT, _FLIGHT = 8, 4  # rows that a thread asks for before it adds the first, of an example or of a feature
+_AHEAD, _NEXT = 16, 4  # rows that a core asks for before it adds them, or updates them
+_PIECE = 128  # numbers of a row that it asks for at a time
 
 
 def sparse_forward(indptr: Array, indices: Array, data: Array | None, weight: Array, y: Array,
@@ -53,14 +55,14 @@ def _blocks(*arrays):
 
 @cache
 def _forward_on_cpu(valued, accumulate):
+    add = add_rows(valued, False, _AHEAD)
+
     def sparse_forward(indptr, indices, data, weight, y):
         for b in prange(y.shape[0]):
+            row = y[b]
             if not accumulate:
-                y[b] = _ZERO
-            for k in range(indptr[b], indptr[b + 1]):
-                row = weight[indices[k]]
-                for u in range(y.shape[1]):
-                    y[b, u] += data[k] * row[u] if valued else row[u]
+                row[:] = _ZERO
+            add(row, weight, indices, indptr[b], indptr[b + 1], indptr[y.shape[0]], data, indices)
     return sparse_forward
 
 
@@ -68,7 +70,7 @@ def _forward_on_cpu(valued, accumulate):
 def _forward_on_cuda(valued, accumulate, across, down, width):
     threads, span = across * down, across * width
     load, store = accesses(width)
-    add_rows = _add_rows(valued, False, down, width, _LONG_FLIGHT)
+    add = _add_rows_on_cuda(valued, False, down, width, _LONG_FLIGHT)
 
     def sparse_forward(indptr, indices, data, weight, y):
         listed = cuda.shared.array(threads, np.int32)  # a piece of the example's list of features …
@@ -93,7 +95,7 @@ def _forward_on_cuda(valued, accumulate, across, down, width):
                     values[thread] = data[start + thread]
             cuda.syncthreads()
             if inside:
-                add_rows(group, count, listed, listed, values, weight, u, total)
+                add(group, count, listed, listed, values, weight, u, total)
             cuda.syncthreads()
         store(sums, group, x * width, total)
         cuda.syncthreads()
@@ -107,7 +109,7 @@ def _forward_on_cuda(valued, accumulate, across, down, width):
 
 
 @cache
-def _add_rows(valued, turned, step, width, ahead):
+def _add_rows_on_cuda(valued, turned, step, width, ahead):
     """total += data[k] * matrix[rows[k], u] for k = first, first + step, … < end; data[positions[k]] where turned.
 
     `ahead` rows are on their way at a time.
@@ -162,23 +164,13 @@ def _blocks_by_feature(capacity, *arrays):
 
 @cache
 def _weight_gradient_on_cpu(valued):
-    add_feature = _add_feature(valued)
+    add = add_rows(valued, True, 0)
 
     def sparse_weight_gradient(features, indptr, examples, positions, touched, data, delta, gradient):
         for r in prange(touched[0]):
-            add_feature(indptr[r], indptr[r + 1], examples, positions, data, delta, gradient[features[r]])
+            end = indptr[r + 1]
+            add(gradient[features[r]], delta, examples, indptr[r], end, end, data, positions)
     return sparse_weight_gradient
-
-
-@cache
-def _add_feature(valued):
-    @scalar
-    def add_feature(start, end, examples, positions, data, delta, row):
-        for k in range(start, end):
-            source = delta[examples[k]]
-            for u in range(row.shape[0]):
-                row[u] += data[positions[k]] * source[u] if valued else source[u]
-    return add_feature
 
 
 @cache
@@ -209,7 +201,7 @@ def _sum_features(valued, across, down, width):
     """
     span = across * width
     load, store = accesses(width)
-    add_rows = _add_rows(valued, True, 1, width, _FLIGHT)
+    add = _add_rows_on_cuda(valued, True, 1, width, _FLIGHT)
 
     @part
     def sum_features(first, indptr, examples, positions, touched, data, delta, u, gradient):
@@ -231,7 +223,7 @@ def _sum_features(valued, across, down, width):
                 start = min(end, start + group * length)
                 end = min(end, start + length)
             if u < delta.shape[1]:
-                add_rows(start, end, examples, positions, data, delta, u, partial)
+                add(start, end, examples, positions, data, delta, u, partial)
             if together:
                 store(sums, group, x * width, partial)
                 cuda.syncthreads()
@@ -276,25 +268,37 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
 
 @cache
 def _update_on_cpu(rule, count, numbers, valued):
-    add_feature = _add_feature(valued)
+    add = add_rows(valued, True, 0)
+
+    @scalar
+    def learn(w, m, v, gradient, l2, l1, s):
+        for u in range(w.shape[0]):
+            first = m[u] if count > 0 else _ZERO
+            second = v[u] if count > 1 else _ZERO
+            w[u], first, second = rule(w[u], regularized(gradient[u], w[u], l2, l1), first, second, s)
+            if count > 0:
+                m[u] = first
+            if count > 1:
+                v[u] = second
 
     def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch):
-        chunks = scratch.shape[0]
+        chunks, (rows, units), total = scratch.shape[0], w.shape, touched[0]
         s = (scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6], scalars[7])[:numbers]
+        flat_w, flat_slots = w.reshape(w.size), slots.reshape(slots.size)
         for chunk in prange(chunks):
             gradient = scratch[chunk]
-            for r in range(chunk, touched[0], chunks):  # strided: neighbours are alike in popularity
+            for r in range(chunk, total, chunks):  # strided: neighbours are alike in popularity
+                f, coming, end = features[r], np.int64(features[min(r + _NEXT * chunks, total - 1)]), indptr[r + 1]
                 gradient[:] = _ZERO
-                add_feature(indptr[r], indptr[r + 1], examples, positions, data, delta, gradient)
-                f = features[r]
-                for u in range(w.shape[1]):
-                    m = slots[f, u] if count > 0 else _ZERO
-                    v = slots[w.shape[0] + f, u] if count > 1 else _ZERO
-                    w[f, u], m, v = rule(w[f, u], regularized(gradient[u], w[f, u], l2, l1), m, v, s)
-                    if count > 0:
-                        slots[f, u] = m
-                    if count > 1:
-                        slots[w.shape[0] + f, u] = v
+                add(gradient, delta, examples, indptr[r], end, end, data, positions)
+                m = slots[f] if count > 0 else gradient
+                v = slots[rows + f] if count > 1 else gradient
+                for u in range(0, units, _PIECE):
+                    stop = min(u + _PIECE, units)
+                    fetch_row(flat_w, coming * units + u, stop - u)
+                    for slot in range(count):
+                        fetch_row(flat_slots, (slot * rows + coming) * units + u, stop - u)
+                    learn(w[f, u:stop], m[u:stop], v[u:stop], gradient[u:stop], l2, l1, s)
     return sparse_update
 
 

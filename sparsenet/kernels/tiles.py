@@ -1,35 +1,30 @@
 """Products of dense matrices with what becomes of each element: it is stored, added, activated, an optimizer's step.
 
-On CUDA each block of threads makes one tile of the product, see slabs.py; on a CPU, each core makes one by BLAS.
+On CUDA each block of threads makes one tile of the product, see slabs.py; on a CPU, each core one, see blocks.py.
 """
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
 
+from sparsenet.blocks import BLOCK, block, edge
 from sparsenet.device import Array, Device, cuda, device_of, launch, part, run_on_host, scalar
 from sparsenet.instructions import load4, store4
 from sparsenet.kernels.slabs import Tile
 from sparsenet.kernels.update import ROOM, regularized
-from sparsenet.shapes import begin_at_16, check, check_memory
-from sparsenet.threads import exclusive, gemm
+from sparsenet.shapes import begin_at_16, check, check_memory, in_fours
+from sparsenet.threads import exclusive
 
 PRECISIONS = "float32", "tf32", "bfloat16"
 SCRATCH = 128 * 128 * 128
 """Elements of a scratch array that suffices for products of any shapes."""
 
-BLAS_ROWS, BLAS_COLUMNS = 128, 512
-"""The tile of a product that one core makes, by one BLAS thread: its size is fixed, so that the number of cores changes
-no bit."""
-BLAS_TILE = BLAS_ROWS * BLAS_COLUMNS
-"""Its elements"""
-
 _ZERO = np.float32(0)
 _NOTHING = _ZERO, _ZERO, _ZERO, _ZERO
-_NORMAL, _TRANSPOSED, _SINGLE, _DOUBLE = ord("n"), ord("t"), ord("s"), ord("d")
 _FILL = 128  # blocks, one for each multiprocessor of a large GPU
 _MOST_COLUMNS = 2**31 // 128  # places within a tile are counted in 32 bits
 _LEAST = 128  # elements of the inner axis for one of its parts
@@ -90,35 +85,39 @@ class Epilogue(NamedTuple):
 
 def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers: Array | None, x: Array,
              y: Array | None, z: Array | None, scratch: Array | None, *, transpose_a: bool = False,
-             transpose_b: bool = False, a_columns: tuple[int, int] | None = None,
-             b_columns: tuple[int, int] | None = None, x_columns: tuple[int, int] | None = None,
-             precision: str = "float32") -> None:
+             transpose_b: bool = False, x_columns: tuple[int, int] | None = None, precision: str = "float32") -> None:
     """x, y, z = epilogue.function(total, bias, x, y, z, numbers) for each element total of op(a) @ op(b).
 
-    op is the transpose where asked for. Of each array as it lies in memory, columns (first, end) take part, by default
-    all: panels of wide arrays need no copies.
+    op is the transpose where asked for. Of wider x, y and z, columns x_columns = (first, end) take part.
 
     a        (rows, inner) or its transpose float32      in
     b        (inner, columns) or its transpose float32   in
     bias     (columns) float32, or None                  in
     numbers  (8) float32, or None                        in     numbers of the epilogue for this launch
-    x        (rows, columns) float32                     inout  as the epilogue says
+    x        (rows, columns or more) float32             inout  as the epilogue says
     y, z     as x, all in one shape, or None             inout
     scratch  (most) float32, or None                     -      for partial sums where the inner axis is long and the
                                                                 product small: SCRATCH is always enough; on a CPU,
-                                                                BLAS_TILE for each core
+                                                                BLOCK for each core
 
     precision: "float32" is float32 throughout. "tf32" and "bfloat16" round the operands, to 10 and 7 bits of fraction,
-    and sum in float32 on the tensor cores of GPUs of compute capability 8.0 or more; elsewhere, and for float64 arrays,
-    they are "float32". The same bits each time: how sums are split depends on shapes and the scratch's size only.
+    and sum in float32: on the tensor cores of GPUs of compute capability 8.0 or more, "bfloat16" also on CPUs with such
+    dot products. Elsewhere, and for float64 arrays, they are "float32". The same bits each time: how sums are split
+    depends on shapes and the scratch's size only.
 
     Raises ValueError where shapes disagree.
     """
-    left, right, target = _panel("a", a, a_columns), _panel("b", b, b_columns), _panel("x", x, x_columns)
-    size = check(a=(left, "inner rows" if transpose_a else "rows inner"),
-                 b=(right, "columns inner" if transpose_b else "inner columns"), x=(target, "rows columns"))
     others = {name: array for name, array in (("y", y), ("z", z)) if array is not None}
-    check(x=(x, "rows width"), **{name: (array, "rows width") for name, array in others.items()})
+    whole = check(x=(x, "rows width"), **{name: (array, "rows width") for name, array in others.items()})
+    first, end = x_columns or (0, whole.width)
+    if not 0 <= first <= end <= whole.width:
+        raise ValueError(f"x_columns: expected 0 <= first <= end <= {whole.width}, got {x_columns}")
+    target = SimpleNamespace(shape=(whole.rows, end - first))
+    size = check(a=(a, "inner rows" if transpose_a else "rows inner"),
+                 b=(b, "columns inner" if transpose_b else "inner columns"), x=(target, "rows columns"))
+    for name, array in {"a": a, "b": b, "x": x}.items():
+        if array.shape[1] >= _MOST_COLUMNS:
+            raise ValueError(f"{name}: expected less than {_MOST_COLUMNS} columns, got {array.shape[1]}")
     if bias is not None:
         check(x=(target, "rows columns"), bias=(bias, "columns"))
     if numbers is not None:
@@ -128,24 +127,24 @@ def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers
     if 0 in (size.rows, size.columns):
         return
     flat = x.reshape(-1)
-    operands = a.reshape(-1), left.start, np.int32(left.width), b.reshape(-1), right.start, np.int32(right.width)
+    operands = a.reshape(-1), np.int32(a.shape[1]), b.reshape(-1), np.int32(b.shape[1])
     planes = flat, *(others[name].reshape(-1) if name in others else flat for name in "yz")
     extras = flat if bias is None else bias, flat if numbers is None else numbers
     settled = epilogue, bias is not None, numbers is not None
     device = device_of(a, b, *planes, *extras)
     if device.name == "cpu":
-        if scratch is None or scratch.size < BLAS_TILE:
-            raise ValueError(f"scratch: expected an array of at least {BLAS_TILE} elements on a CPU")
+        if scratch is None or scratch.size < BLOCK:
+            raise ValueError(f"scratch: expected an array of at least {BLOCK} elements on a CPU")
         check_memory(a=a, b=b, x=x, **others, scratch=scratch)
         with exclusive:
-            run_on_host(_multiply_on_cpu(transpose_a, transpose_b, *settled), *operands, size.rows, size.columns,
-                        size.inner, *planes, target.start, target.width, *extras, scratch.reshape(-1))
+            make = block(x.dtype, precision, transpose_a, transpose_b, size.rows, size.columns)
+            run_on_host(_multiply_on_cpu(make, transpose_a, transpose_b, *settled), *operands, size.rows, size.columns,
+                        size.inner, *planes, first, whole.width, *extras, scratch.reshape(-1))
         return
     for name, array in {"a": a, "b": b, **others}.items():
         if array.dtype != x.dtype:
             raise ValueError(f"{name}: dtype is {array.dtype}, but x says {x.dtype}")
-    wide_a, wide_b, wide_x = (x.dtype == np.float32 and _in_fours(panel, *arrays) for panel, *arrays in
-                              ((left, a), (right, b), (target, x, *others.values())))
+    wide_a, wide_b = in_fours(a), in_fours(b)
     room, sums = (0, flat) if scratch is None else (scratch.size, scratch.reshape(-1))
     tile, splits = _plan(device, size.rows, size.inner, size.columns, room, x.dtype.type, precision, wide_a and wide_b)
     chunk = tile.depth * -(-size.inner // (tile.depth * splits))
@@ -153,18 +152,17 @@ def multiply(epilogue: Epilogue, a: Array, b: Array, bias: Array | None, numbers
     # Neighbouring blocks share the slabs of the longer axis in the GPU's cache; but only x has room for any number.
     rows_first = (down <= across) == (max(down, across) < 65_536)
     blocks = *((down, across) if rows_first else (across, down)), splits
-    width, rows, columns, *rest = map(np.int32, (target.width, size.rows, size.columns, size.inner, chunk))
-    results = *planes, target.start, width, *extras
+    width, rows, columns, *rest = map(np.int32, (whole.width, size.rows, size.columns, size.inner, chunk))
+    results = *planes, first, width, *extras
 
     def start(wide: bool, settled: tuple, *results: Any) -> None:
         kernel = tile.product(transpose_a, transpose_b, wide_a, wide_b, wide, *_settlers(*settled))
         device.run_pair(kernel, kernel, blocks, tile.threads, (*operands, rows, columns, *rest, rows_first, *results))
 
     if splits == 1:
-        start(wide_x, settled, *results)
+        start(in_fours(x, *others.values()) and first % 4 == size.columns % 4 == 0, settled, *results)
     else:
-        parts = _Panel(target.shape, 0, size.columns)
-        start(x.dtype == np.float32 and _in_fours(parts, sums), (Epilogue.store(), False, False),
+        start(x.dtype == np.float32 and begin_at_16(sums) and size.columns % 4 == 0, (Epilogue.store(), False, False),
               sums, sums, sums, 0, columns, sums, sums)
         launch(_reduce(*settled), (size.rows, size.columns), sums, splits, rows, columns, *results)
 
@@ -184,66 +182,26 @@ def _plan(device: Device, rows: int, inner: int, columns: int, room: int, dtype:
     return tile, splits
 
 
-class _Panel(NamedTuple):
-    """Columns of an array of two axes, in its flat memory."""
-
-    shape: tuple[int, int]
-    start: int
-    """Place of its first element"""
-    width: int
-    """From one row to the next"""
-
-
-def _panel(name: str, array: Array, columns: tuple[int, int] | None) -> _Panel:
-    if len(array.shape) != 2:
-        raise ValueError(f"{name}: expected 2 axes, got shape {tuple(array.shape)}")
-    first, end = columns or (0, array.shape[1])
-    if not 0 <= first <= end <= array.shape[1]:
-        raise ValueError(f"{name}_columns: expected 0 <= first <= end <= {array.shape[1]}, got {columns}")
-    if array.shape[1] >= _MOST_COLUMNS:
-        raise ValueError(f"{name}: expected less than {_MOST_COLUMNS} columns, got {array.shape[1]}")
-    return _Panel((array.shape[0], end - first), first, array.shape[1])
-
-
-def _in_fours(panel: _Panel, *arrays: Array) -> bool:
-    """Whether each four columns begin at a multiple of 16 bytes in all the arrays."""
-    return begin_at_16(*arrays) and panel.shape[1] % 4 == panel.start % 4 == panel.width % 4 == 0
-
-
 # ---- on a CPU
 
 
-@scalar
-def blas(factors, a, a_place, a_width, transpose_a, b, b_place, b_width, transpose_b, rows, inner, columns, c, c_place,
-         c_width):
-    """c = factors[0] op(a) op(b) + factors[1] c, all of them panels of flat arrays."""
-    # BLAS counts along columns: to it, our arrays are their transposes, and c' = b' a'.
-    size = c.itemsize
-    gemm(_SINGLE if size == 4 else _DOUBLE, _TRANSPOSED if transpose_b else _NORMAL,
-         _TRANSPOSED if transpose_a else _NORMAL, columns, rows, inner, factors.ctypes.data,
-         b.ctypes.data + b_place * size, max(1, b_width), a.ctypes.data + a_place * size, max(1, a_width),
-         factors.ctypes.data + size, c.ctypes.data + c_place * size, c_width)
-
-
 @cache
-def _multiply_on_cpu(transpose_a, transpose_b, epilogue, biased, numbered):
+def _multiply_on_cpu(block, transpose_a, transpose_b, epilogue, biased, numbered):
     settle, chosen = scalar(_settle(epilogue, biased)), scalar(_chosen(numbered))
 
-    def multiply(a, a_start, a_width, b, b_start, b_width, rows, columns, inner, x, y, z, start, width, bias, numbers,
-                 scratch):
-        across = (columns + BLAS_COLUMNS - 1) // BLAS_COLUMNS
-        tiles = across * ((rows + BLAS_ROWS - 1) // BLAS_ROWS)
-        chunks = scratch.size // BLAS_TILE
-        factors = np.ones(2, a.dtype)
-        factors[1] = 0
+    def multiply(a, a_width, b, b_width, rows, columns, inner, x, y, z, start, width, bias, numbers, scratch):
+        side = edge(rows, columns)
+        across = (columns + side - 1) // side
+        tiles = across * ((rows + side - 1) // side)
+        chunks = scratch.size // BLOCK
         for chunk in prange(chunks):
-            totals, s = scratch[chunk * BLAS_TILE:(chunk + 1) * BLAS_TILE], chosen(numbers)
+            totals, s = scratch[chunk * BLOCK:(chunk + 1) * BLOCK], chosen(numbers)
             for tile in range(chunk, tiles, chunks):
-                top, left = tile // across * BLAS_ROWS, tile % across * BLAS_COLUMNS
-                height, breadth = min(BLAS_ROWS, rows - top), min(BLAS_COLUMNS, columns - left)
-                blas(factors, a, a_start + (top if transpose_a else top * a_width), a_width, transpose_a,
-                     b, b_start + (left * b_width if transpose_b else left), b_width, transpose_b,
-                     height, inner, breadth, totals, 0, breadth)
+                top, left = tile // across * side, tile % across * side
+                height, breadth = min(side, rows - top), min(side, columns - left)
+                block(a, top if transpose_a else top * a_width, a_width,
+                      b, left * b_width if transpose_b else left, b_width,
+                      height, inner, breadth, totals, 0, breadth, False)
                 for i in range(height):
                     for j in range(breadth):
                         place = start + (top + i) * width + left + j

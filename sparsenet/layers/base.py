@@ -1,7 +1,7 @@
 """What a layer is: the contract between a layer and the network that runs it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from sparsenet.device import Array, Device
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.sparse import sparse_update
 from sparsenet.kernels.update import update
+from sparsenet.layers.backlog import Backlog
 from sparsenet.losses import Loss
 from sparsenet.optimizers import Optimizer
 from sparsenet.parallel import Solo
 
 _CHUNKS = 64  # independent parts of a sparse update
+_DRAWN = 8192  # units whose weights are drawn at a time
 
 
 @dataclass
@@ -42,15 +44,24 @@ class Signal:
 
 
 class Parameter:
-    """A weight matrix (inputs, units) or a bias (1, units): values, gradient and optimizer state on one device."""
+    """A weight matrix (inputs, units) or a bias (1, units): values, gradient and optimizer state on one device.
 
-    def __init__(self, inputs: int, units: int, initializer: Initializer, bias: bool = False) -> None:
+    Arrays lie row by row of what batches name: of inputs where those are sparse; else of units (`by_unit`), so that the
+    weights of an output lie side by side.
+    """
+
+    def __init__(self, inputs: int, units: int, initializer: Initializer, bias: bool = False,
+                 by_unit: bool = False) -> None:
         self.inputs, self.units, self.initializer, self.bias = inputs, units, initializer, bias
-        self.value: Array = None
+        self.by_unit = by_unit
+        """Whether arrays are (units, inputs)"""
+        self._value: Array = None
+        self.catch_up: Callable[[], None] | None = None
+        """Called before anybody reads the values, where rows wait for it or a head keeps them in another form"""
         self.gradient: Array = None
         """Sum of what backward passes added; None for a weight whose update sums it itself"""
         self.slots: Array = None
-        """Optimizer state (count, inputs, units)"""
+        """Optimizer state (count, …), each as the values"""
         self.trained_with: str | None = None
         """Name of the optimizer whose state it is"""
         self.step = 0
@@ -60,22 +71,87 @@ class Parameter:
         self.source: tuple[Any, Array] | None = None
         """(SparseBatch, delta) of the last backward pass, where there is no gradient array"""
         self._scratch: Array = None
+        self._backlog: Backlog | None = None
+
+    @property
+    def value(self) -> Array:
+        """The values."""
+        if self.catch_up is not None:
+            self.catch_up()
+        return self._value
+
+    @value.setter
+    def value(self, values: Array) -> None:
+        self._value = values
 
     def initialize(self, device: Device, comm: Solo, key: np.uint64, dtype: Any) -> None:
-        """Draw this rank's columns."""
+        """Draw this rank's units."""
         first, stop = comm.bounds(self.units)
-        self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
+        if not self.by_unit:
+            self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
+            return
+        drawn = np.empty((stop - first, self.inputs), dtype)
+        for start in range(first, stop, _DRAWN):  # turned part by part: there may be no room for twice the whole
+            end = min(start + _DRAWN, stop)
+            drawn[start - first:end - first] = self.initializer(key, (self.inputs, end - start), start, self.units).T
+        self.value = device.put(drawn)
 
-    def prepare(self, device: Device, optimizer: Optimizer, fused: bool, network: Any) -> None:
-        """Allocate what training needs. The state of an optimizer of this name is kept, another begins anew."""
+    def fetch(self, device: Device) -> np.ndarray:
+        """The values on the host, (inputs, units)."""
+        values = device.fetch(self.value)
+        return values.T if self.by_unit else values
+
+    def write(self, device: Device, values: np.ndarray) -> None:
+        """Replace the values by others (inputs, units)."""
+        device.write(self.value, np.ascontiguousarray(values.T) if self.by_unit else values)
+
+    def fetch_slots(self, device: Device) -> np.ndarray:
+        """The optimizer's state on the host, (count, inputs, units)."""
+        slots = device.fetch(self.slots)
+        return slots.transpose(0, 2, 1) if self.by_unit else slots
+
+    def put_slots(self, device: Device, slots: np.ndarray) -> None:
+        """Take over an optimizer's state (count, inputs, units)."""
+        self.slots = device.put(slots.transpose(0, 2, 1) if self.by_unit else slots)
+
+    def prepare(self, device: Device, optimizer: Optimizer, network: Any, *, fused: bool = False,
+                streamed: bool = False) -> None:
+        """Allocate what training needs. The state of an optimizer of this name is kept, another begins anew.
+
+        fused     the update sums the gradient itself, of a sparse input
+        streamed  a streaming head makes both, of an output's weight
+        """
         shape, dtype, self.prepared_by = self.value.shape, self.value.dtype, network
+        self._backlog = self.catch_up = None
         if self.slots is None or self.trained_with != optimizer.name or self.slots.shape[0] != optimizer.slots:
             self.slots, self.trained_with, self.step = device.zeros((optimizer.slots, *shape), dtype), optimizer.name, 0
-        if fused:
+        if streamed:
+            self.gradient = None
+        elif fused:
             self.gradient = None
             self._scratch = device.zeros((_CHUNKS, shape[1]), dtype)
+            if optimizer.catches_up:
+                self._backlog, self.catch_up = Backlog(device, optimizer, shape[0], dtype), self.settle
         else:  # anew: a step that was interrupted between backward pass and update leaves its gradient behind
             self.gradient = device.zeros(shape, dtype)
+
+    def settle(self) -> None:
+        """Catch up all rows, where they wait."""
+        if self._backlog is not None:
+            self._backlog.settle(self._value, self.slots)
+
+    def begin_step(self, scalars: tuple[float, ...]) -> None:
+        """A step of the optimizer begins, with these numbers of its rule."""
+        if self._backlog is not None:
+            self._backlog.owe(self._value, self.slots, scalars)
+
+    def named_by(self, batch: Any) -> Array:
+        """The values in a training step, where only the rows of features that a SparseBatch names are wanted."""
+        if self._backlog is None:
+            return self.value
+        features, _, _, _, touched = batch.by_feature(every=False)
+        self._backlog.pay(features, touched, self._value, self.slots)
+        return self._value
 
     def update(self, optimizer: Optimizer, scalars: Array) -> None:
         """One step of the optimizer with the gradient of the last backward pass, which is used up.
@@ -88,7 +164,7 @@ class Parameter:
             (batch, delta), self.source = self.source, None
             features, indptr, examples, positions, touched = batch.by_feature(every=optimizer.visits_every_row)
             sparse_update(optimizer.rule, features, indptr, examples, positions, touched, batch.values, delta,
-                          self.value, self.slots, l2, l1, scalars, optimizer.numbers, self._scratch)
+                          self._value, self.slots, l2, l1, scalars, optimizer.numbers, self._scratch)
         else:
             size = self.value.shape[0] * self.value.shape[1]
             update(optimizer.rule, self.value.reshape(size), self.gradient.reshape(size),

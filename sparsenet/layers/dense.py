@@ -31,7 +31,7 @@ class Dense(Layer):
     bias         initial value of every bias, or of each; initializers.log_odds gives good ones for a wide output
     name         default: given by the network
 
-    W_i is (inputs, units) float32, split over ranks by columns. Raises ValueError for values out of range.
+    W_i is (inputs, units) float32, split over ranks by units. Raises ValueError for values out of range.
     """
 
     activation: Activation
@@ -68,11 +68,18 @@ class Dense(Layer):
             raise TypeError("Dense: needs at least one input")
         widths = [node.units for node in inputs]
         if not self.weights:
-            self.weights = [Parameter(width, self.units, self.initializer) for width in widths]
+            self.weights = [Parameter(node.units, self.units, self.initializer, by_unit=not node.sparse)
+                            for node in inputs]
         known = [weight.inputs for weight in self.weights]
         if widths != known:
             raise ValueError(f"Dense{f' {self.name!r}' if self.name else ''}: was called on inputs of widths {known} "
                              f"before, now {widths}")
+        for node, weight in zip(inputs, self.weights, strict=True):
+            if node.sparse and weight.by_unit:
+                if weight.value is not None:
+                    raise ValueError("Dense: belongs to a network with a dense input, and now gets a sparse one in its "
+                                     "place; call it on the sparse one before you make networks of it")
+                weight.by_unit = False
         return self.units
 
     def forward(self, inputs: Sequence[Signal], out: Signal) -> None:
@@ -80,17 +87,19 @@ class Dense(Layer):
         for i, (source, weight) in enumerate(zip(inputs, self.weights, strict=True)):
             x = source.y
             if isinstance(x, SparseBatch):
-                sparse_forward(x.indptr, x.indices, x.values, weight.value, out.y, accumulate=i > 0)
+                values = weight.value if out.key is None else weight.named_by(x)
+                sparse_forward(x.indptr, x.indices, x.values, values, out.y, accumulate=i > 0)
                 if i == last:
                     activate(self.activation.value, bias, out.y)
                 continue
             source.whole = self.comm.gather(x)
             if i == last:
-                matmul_activate(self.activation.value, source.whole, weight.value, bias, out.y, accumulate=i > 0,
-                                precision=out.precision, scratch=out.scratch)
+                matmul_activate(self.activation.value, source.whole, weight.value, bias, out.y,
+                                transpose_b=weight.by_unit, accumulate=i > 0, precision=out.precision,
+                                scratch=out.scratch)
             else:
-                matmul(source.whole, weight.value, out.y, accumulate=i > 0, precision=out.precision,
-                       scratch=out.scratch)
+                matmul(source.whole, weight.value, out.y, transpose_b=weight.by_unit, accumulate=i > 0,
+                       precision=out.precision, scratch=out.scratch)
         if self.activation.rowwise:
             row_max(out.y, out.row_largest)
             self.comm.all_reduce_max(out.row_largest)
@@ -155,10 +164,11 @@ class Dense(Layer):
                 else:
                     sparse_weight_gradient(*x.by_feature(every=False), x.values, out.delta, weight.gradient)
                 continue
-            matmul(source.whole, out.delta, weight.gradient, transpose_a=True, accumulate=True,
-                   precision=out.precision, scratch=out.scratch)
+            left, right = (out.delta, source.whole) if weight.by_unit else (source.whole, out.delta)
+            matmul(left, right, weight.gradient, transpose_a=True, accumulate=True, precision=out.precision,
+                   scratch=out.scratch)
             if source.delta is not None:
                 partial = self.comm.spread(source.delta)
-                matmul(out.delta, weight.value, partial, transpose_b=True, accumulate=True, precision=out.precision,
-                       scratch=out.scratch)
+                matmul(out.delta, weight.value, partial, transpose_b=not weight.by_unit, accumulate=True,
+                       precision=out.precision, scratch=out.scratch)
                 self.comm.reduce_scatter(partial, source.delta)

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from sparsenet import cublas
 from sparsenet.activations import tanh
+from sparsenet.blocks import EDGE
 from sparsenet.kernels import dense as dense_kernels
 from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.testing.strategies import dense
+from sparsenet.vectors import available
 
 each_form = pytest.mark.parametrize(("transpose_a", "transpose_b", "accumulate"),
                                     list(itertools.product([False, True], repeat=3)))
@@ -66,16 +68,65 @@ def test_matmul_activate(prove, agree, sizes):
               scale=abs(a) @ abs(b) + abs(bias) + abs(c))  # tanh's slope is 1 at most
 
 
+LONG = 2 * EDGE + 5, 2 * EDGE + 3, 2 * EDGE + 41  # beyond the blocks of a CPU, and what they take of the inner axis
+
+
+each_pair_of_layouts = pytest.mark.parametrize(("transpose_a", "transpose_b", "accumulate"), [
+    (False, False, True), (False, True, False), (True, False, True), (True, True, False)])
+
+
+@each_pair_of_layouts
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+@pytest.mark.parametrize("path", [path.name for path in available()])
+def test_vector_paths(path, transpose_a, transpose_b, accumulate, agree, monkeypatch):
+    monkeypatch.setenv("SPARSENET_VECTORS", path)
+    random = np.random.default_rng(0)
+    for rows, inner, columns in (LONG, (17, 33, 16), (2, 5, 3)):
+        a, b, c = (random.uniform(-4, 4, shape).astype(np.float32)
+                   for shape in ((rows, inner), (inner, columns), (rows, columns)))
+        a, b = np.ascontiguousarray(a.T if transpose_a else a), np.ascontiguousarray(b.T if transpose_b else b)
+        compare(agree, a, b, c, transpose_a, transpose_b, accumulate)
+
+
+@pytest.fixture
+def pairs(monkeypatch):
+    """A path with dot products of bfloat16."""
+    names = [path.name for path in available() if path.bfloat16]
+    if not names:
+        pytest.skip("this CPU has no dot products of bfloat16")
+    monkeypatch.setenv("SPARSENET_VECTORS", names[0])
+
+
+@pytest.mark.usefixtures("pairs")
+@each_pair_of_layouts
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_bfloat16_on_a_cpu(transpose_a, transpose_b, accumulate, prove, agree, sizes):
+    """With operands rounded, sums are as good as any in float32."""
+    def both(rows, inner, columns, draw):
+        a = draw(inner, rows) if transpose_a else draw(rows, inner)
+        b = draw(columns, inner) if transpose_b else draw(inner, columns)
+        agree(matmul, a, b, draw(rows, columns), transpose_a=transpose_a, transpose_b=transpose_b,
+              accumulate=accumulate, precision="bfloat16", terms=1 + inner, scale="sum")
+
+    @prove
+    def example(data):
+        both(*three(data, sizes), lambda *shape: data.draw(dense(*shape)))
+
+    random = np.random.default_rng(0)
+    both(*LONG, lambda *shape: random.uniform(-4, 4, shape).astype(np.float32))
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_precision_without_tensor_cores(precision, device):
+def test_precision_that_a_machine_lacks(precision, device, monkeypatch):
     """It changes no bit."""
+    monkeypatch.setenv("SPARSENET_VECTORS", "generic")
     random = np.random.default_rng(0)
-    a, b = (device.put(random.uniform(-4, 4, shape).astype(np.float32)) for shape in ((5, 7), (7, 9)))
-    exact, rounded = device.zeros((5, 9)), device.zeros((5, 9))
+    a, b = (device.put(random.uniform(-4, 4, shape).astype(np.float32)) for shape in ((17, 7), (7, 19)))
+    exact, rounded = device.zeros((17, 19)), device.zeros((17, 19))
     matmul(a, b, exact)
     matmul(a, b, rounded, precision=precision)
-    assert device.fetch(exact).tobytes() == device.fetch(rounded).tobytes() != bytes(4 * 5 * 9)
+    assert device.fetch(exact).tobytes() == device.fetch(rounded).tobytes() != bytes(4 * 17 * 19)
 
 
 @pytest.mark.parametrize("device", [pytest.param("simulator", marks=pytest.mark.simulator)], indirect=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sparsenet import activations, losses
 from sparsenet.device import scalar
 from sparsenet.kernels import tiles
-from sparsenet.kernels.head import Output, Rule, head_pull, head_step, head_sums, head_top_k, target_pull
+from sparsenet.kernels.head import Output, Rule, head_pull, head_room, head_step, head_sums, head_top_k, target_pull
 from sparsenet.testing import assert_close
 from sparsenet.testing.strategies import csr, dense
 from tests.conftest import in_float64, run
@@ -47,18 +47,24 @@ def lengths(data, device):
     return batch, *(2 * data.draw(st.integers(0, most)) + 1 for most in (large, 3 * large, 2 * large))
 
 
-def head(data, batch, inputs, outputs, panel, count=0, valued=None, low=-2.0, high=2.0):
+def room_of(device, batch, inputs, outputs, panel):
+    """Panels of that width, but for a CPU, which has its own."""
+    shape = head_room(device, batch, inputs, outputs, "float32") if device.name == "cpu" else (batch, panel)
+    return np.full(shape, np.nan, np.float32)
+
+
+def head(device, data, batch, inputs, outputs, panel, count=0, valued=None, low=-2.0, high=2.0):
     """A head's arrays by name: multiples of 1/4, so that sums of their products are exact in float32."""
     def quarters(*shape):
         return data.draw(dense(*shape, low=-2, high=2, exact=True))
     targets = csr(batch, outputs, valued=valued, repeated=False, ordered=True, exact=True, low=low, high=high)
     indptr, indices, values, _ = data.draw(targets)
     return {"hidden": quarters(batch, inputs), "indptr": indptr, "indices": indices, "data": values, "largest": None,
-            "total": None, "pull": None, "scalars": SCALARS, "w": quarters(inputs, outputs),
-            "slots": quarters(count, inputs, outputs), "bias": quarters(outputs),
+            "total": None, "pull": None, "scalars": SCALARS, "w": quarters(outputs, inputs),
+            "slots": quarters(count, outputs, inputs), "bias": quarters(outputs),
             "bias_gradient": np.zeros(outputs, np.float32), "bias_slots": quarters(count, outputs),
             "dhidden": quarters(batch, inputs), "losses": np.full(batch, np.nan),
-            "room": np.full((batch, panel), np.nan, np.float32), "scratch": np.zeros(2 * tiles.BLAS_TILE, np.float32)}
+            "room": room_of(device, batch, inputs, outputs, panel), "scratch": np.zeros(2 * tiles.BLOCK, np.float32)}
 
 
 def test_head_step_is_exact(device, prove, agree):
@@ -67,7 +73,7 @@ def test_head_step_is_exact(device, prove, agree):
 
     @prove
     def example(data):
-        arrays = head(data, *lengths(data, device), count=2)
+        arrays = head(device, data, *lengths(data, device), count=2)
         outputs = ["w", "slots", "bias", "bias_gradient", "bias_slots", "losses", "dhidden"]
         if data.draw(st.booleans()):
             arrays[outputs.pop()] = None
@@ -78,12 +84,12 @@ def magnitudes(arrays, logits, scale):
     """Scales of the results of a step of descent whose deltas are off by as much as its logits."""
     hidden, w = abs(arrays["hidden"]), abs(arrays["w"])
     deltas = scale * (1 + logits)
-    return {"w": w + hidden.T @ deltas, "bias": abs(arrays["bias"]) + deltas.sum(axis=0),
-            "dhidden": abs(arrays["dhidden"]) + deltas @ w.T, "losses": (1 + logits).sum(axis=1), "bias_gradient": 0}
+    return {"w": w + deltas.T @ hidden, "bias": abs(arrays["bias"]) + deltas.sum(axis=0),
+            "dhidden": abs(arrays["dhidden"]) + deltas @ w, "losses": (1 + logits).sum(axis=1), "bias_gradient": 0}
 
 
 def size_of_logits(arrays):
-    return abs(arrays["hidden"]) @ abs(arrays["w"]) + abs(arrays["bias"])
+    return abs(arrays["hidden"]) @ abs(arrays["w"].T) + abs(arrays["bias"])
 
 
 def test_head_step_of_a_sigmoid(device, prove):
@@ -91,7 +97,7 @@ def test_head_step_of_a_sigmoid(device, prove):
 
     @prove
     def example(data):
-        arrays = head(data, *lengths(data, device), low=0, high=1)
+        arrays = head(device, data, *lengths(data, device), low=0, high=1)
         compare(device, head_step, (output, rule, 0.5), arrays, magnitudes(arrays, size_of_logits(arrays), 0.5))
 
 
@@ -109,13 +115,13 @@ def compare(device, kernel, functions, arrays, scales):
 
 def softmax_head(device, data, output):
     """(arrays, bounds of what their logits are off by): the walks that a softmax begins with, compared as well."""
-    arrays = head(data, *lengths(data, device), low=0, high=1)
+    arrays = head(device, data, *lengths(data, device), low=0, high=1)
     logits = size_of_logits(arrays).max(axis=1)
     batch = len(logits)
     walk = {name: arrays[name] for name in ("hidden", "w", "bias")}
     walk |= {"largest": np.full(batch, np.nan, np.float32), "total": np.full(batch, np.nan, np.float32),
              "room": arrays["room"], "scratch": arrays["scratch"]}
-    outputs = arrays["w"].shape[1]
+    outputs = len(arrays["w"])
     compare(device, head_sums, (), walk, {"largest": logits, "total": outputs * (1 + logits)})
     _, _, _, largest, total, _, _ = in_float64(head_sums, tuple(walk.values()), {}, np.float32)
     arrays["largest"], arrays["total"] = largest.astype(np.float32), total.astype(np.float32)
@@ -159,7 +165,7 @@ def test_head_top_k(device, prove, agree):
     def example(data):
         batch, inputs, outputs, panel = lengths(data, device)
         k = data.draw(st.integers(0, outputs + 2))
-        arrays = head(data, batch, inputs, outputs, -(-k // 4) * 4 + panel)
+        arrays = head(device, data, batch, inputs, outputs, -(-k // 4) * 4 + panel)
         seen = data.draw(st.sampled_from([(arrays["indptr"], arrays["indices"]), (None, None)]))
         best = np.full((batch, k), -7, np.int32), np.full((batch, k), np.nan, np.float32)
         agree(head_top_k, halved, arrays["hidden"], arrays["w"], arrays["bias"], *seen, *best,
@@ -170,12 +176,12 @@ def test_nothing_is_allocated(device, monkeypatch):
     """All that a step needs is given: one panel is as wide as the activations ever get."""
     random = np.random.default_rng(0)
     batch, inputs, outputs, panel = 3, 4, 40, 8
-    arrays = [random.normal(size=shape).astype(np.float32) for shape in ((batch, inputs), (inputs, outputs), outputs)]
-    hidden, w, bias, room, scratch = map(device.put, [*arrays, np.zeros((batch, panel), np.float32),
-                                                      np.zeros(tiles.BLAS_TILE, np.float32)])
+    arrays = [random.normal(size=shape).astype(np.float32) for shape in ((batch, inputs), (outputs, inputs), outputs)]
+    hidden, w, bias, room, scratch = map(device.put, [*arrays, room_of(device, batch, inputs, outputs, panel),
+                                                      np.zeros(tiles.BLOCK, np.float32)])
     indptr, indices = device.put(np.array([0, 1, 1, 2])), device.put(np.array([39, 0], np.int32))
     scalars, dhidden, losses = device.put(SCALARS), device.zeros((batch, inputs)), device.zeros(batch, np.float64)
-    slots, bias_slots, gradient = device.zeros((0, inputs, outputs)), device.zeros((0, outputs)), device.zeros(outputs)
+    slots, bias_slots, gradient = device.zeros((0, outputs, inputs)), device.zeros((0, outputs)), device.zeros(outputs)
     for name in ("zeros", "put", "staging"):
         monkeypatch.setattr(device, name, None)
     head_step(output_of("cross_entropy", "sigmoid"), Rule(descent, 1), 1.0, hidden, indptr, indices, None, None, None,
@@ -184,8 +190,8 @@ def test_nothing_is_allocated(device, monkeypatch):
 
 
 def test_rooms_are_checked(device):
-    items, values, scratch = device.zeros((2, 5), np.int32), device.zeros((2, 5)), device.zeros(tiles.BLAS_TILE)
-    hidden, w, bias = device.zeros((2, 3)), device.zeros((3, 9)), device.zeros(9)
+    items, values, scratch = device.zeros((2, 5), np.int32), device.zeros((2, 5)), device.zeros(tiles.BLOCK)
+    hidden, w, bias = device.zeros((2, 3)), device.zeros((9, 3)), device.zeros(9)
     with pytest.raises(ValueError, match="room: axis 'panel' is 8, expected more than k rounded up to fours, 8"):
         head_top_k(halved, hidden, w, bias, None, None, items, values, device.zeros((2, 2, 5), np.int32),
                    device.zeros((2, 8)), scratch)

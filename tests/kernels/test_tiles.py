@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 
 from sparsenet import optimizers
 from sparsenet.activations import tanh
+from sparsenet.blocks import BLOCK, EDGE
 from sparsenet.compiling import numba_cuda
 from sparsenet.kernels import tiles
-from sparsenet.kernels.tiles import BLAS_TILE, SCRATCH, Epilogue, multiply
+from sparsenet.kernels.tiles import SCRATCH, Epilogue, multiply
 from sparsenet.testing import assert_close
 from sparsenet.testing.arrays import HostArray
 from sparsenet.testing.emulator import Emulator
 from sparsenet.testing.ptx import PtxDevice
 from sparsenet.testing.strategies import dense
+from sparsenet.vectors import PATHS, available
 from tests.kernels.test_dense import three
 
 GPU = ["emulator", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -23,7 +25,7 @@ FORMS = [(False, False), (True, False), (False, True)]
 @pytest.fixture
 def scratch(device):
     """Room for two of the CPU's cores; for a few partial sums on GPUs."""
-    return np.zeros(2 * BLAS_TILE if device.name == "cpu" else 20_000, np.float32)
+    return np.zeros(2 * BLOCK if device.name == "cpu" else 20_000, np.float32)
 
 
 def uniform(*shape):
@@ -47,19 +49,17 @@ def panel(data, width):
     return (before, before + width), before + width + after
 
 
-def test_panels_of_wide_arrays(prove, agree, sizes, scratch):
+def test_panels_of_wide_results(prove, agree, sizes, scratch):
     @prove
     def example(data):
         rows, inner, columns = three(data, sizes)
         transpose_a, transpose_b = data.draw(st.sampled_from(FORMS))
-        a_columns, a_width = panel(data, rows if transpose_a else inner)
-        b_columns, b_width = panel(data, inner if transpose_b else columns)
-        x_columns, x_width = panel(data, columns)
-        a = data.draw(dense(inner if transpose_a else rows, a_width))
-        b = data.draw(dense(columns if transpose_b else inner, b_width))
-        agree(multiply, Epilogue.store(), a, b, None, None, data.draw(dense(rows, x_width)), None, None, scratch,
-              transpose_a=transpose_a, transpose_b=transpose_b, a_columns=a_columns, b_columns=b_columns,
-              x_columns=x_columns, outputs="x", terms=1 + inner, scale="sum")
+        x_columns, width = panel(data, columns)
+        a = data.draw(dense(*(inner, rows) if transpose_a else (rows, inner)))
+        b = data.draw(dense(*(columns, inner) if transpose_b else (inner, columns)))
+        agree(multiply, Epilogue.store(), a, b, None, None, data.draw(dense(rows, width)), None, None, scratch,
+              transpose_a=transpose_a, transpose_b=transpose_b, x_columns=x_columns, outputs="x", terms=1 + inner,
+              scale="sum")
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -152,6 +152,19 @@ def test_long_sums_are_split(inner, device, agree, scratch, monkeypatch):
     assert launched == ["product", "reduce"]
 
 
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+@pytest.mark.parametrize("path", [path.name for path in available()])
+def test_vector_paths(path, agree, scratch, monkeypatch):
+    """In several blocks, whose last have few rows and columns; bfloat16 where the path has it."""
+    monkeypatch.setenv("SPARSENET_VECTORS", path)
+    inner = EDGE + 3
+    a, b = operands(2 * EDGE + 5, inner, EDGE + 41, True, True)
+    x, bias = uniform(len(a.T), len(b)), uniform(len(b))
+    precision = "bfloat16" if PATHS[path].bfloat16 else "float32"
+    agree(multiply, Epilogue.activate(tanh().value, True), a, b, bias, None, x, None, None, scratch, transpose_a=True,
+          transpose_b=True, precision=precision, outputs="x", terms=2 + inner, scale=magnitude(a.T, b.T, bias, x))
+
+
 def test_splits_fit_into_any_scratch():
     device = Emulator()
     for rows, inner, columns in [(256, 26744, 128), (1, 10**6, 1), (128, 4096, 128), (300, 10**5, 200)]:
@@ -165,7 +178,7 @@ def test_splits_fit_into_any_scratch():
 @pytest.mark.parametrize("device", ["cpu", *GPU], indirect=True)
 def test_double_precision(agree):
     a, b, x = (uniform(*shape).astype(np.float64) for shape in ((33, 21), (21, 68), (33, 68)))
-    agree(multiply, Epilogue.store(True), a, b, None, None, x, None, None, np.zeros(BLAS_TILE), outputs="x", terms=22,
+    agree(multiply, Epilogue.store(True), a, b, None, None, x, None, None, np.zeros(BLOCK), outputs="x", terms=22,
           scale="sum", dtype=np.float64)
 
 
@@ -180,7 +193,7 @@ def test_double_precision_is_never_rounded(device):
 
 @pytest.mark.emulator
 def test_places_beyond_32_bits():
-    """The last columns of 257 rows of 2**23: only what is touched takes memory."""
+    """The first and the last columns of 257 rows of 2**23: only what is touched takes memory."""
     device = Emulator()
     try:
         wide = np.zeros((257, 2**23), np.float32)
@@ -188,10 +201,14 @@ def test_places_beyond_32_bits():
         pytest.skip("this machine has no addresses for 8.6 GB")
     a, b = uniform(6, 257), uniform(257, 8)
     columns = 2**23 - 8, 2**23
-    wide[:, slice(*columns)] = b
+    wide[:, :8] = b
     x = device.zeros((6, 8))
-    multiply(Epilogue.store(), device.put(a), HostArray(wide, device), None, None, x, None, None, None,
-             b_columns=columns)
+    tile = tiles.Tile(device.tile, 4, "float32", True, np.float32)
+    product = tile.product(False, False, False, True, True, *tiles._settlers(Epilogue.store(), False, False))
+    lengths = map(np.int32, (6, 8, 257, 272))
+    device.run_pair(product, product, (1, 1, 1), tile.threads,
+                    (device.put(a).reshape(-1), np.int32(257), HostArray(wide, device).reshape(-1), np.int32(2**23),
+                     *lengths, True, *[x.reshape(-1)] * 3, 0, np.int32(8), *[x.reshape(-1)] * 2))
     assert_close(x, a.astype(np.float64) @ b, terms=257, scale=abs(a) @ abs(b))
     multiply(Epilogue.store(), device.put(a), x, None, None, HostArray(wide, device), None, None, None,
              transpose_a=True, x_columns=columns)
@@ -216,16 +233,17 @@ def test_arguments_are_checked(device):
     store = Epilogue.store()
     with pytest.raises(ValueError, match="b: axis 'inner' is 2, but a says 3"):
         multiply(store, a, x, None, None, x, None, None, None)
-    with pytest.raises(ValueError, match=r"b_columns: expected 0 <= first <= end <= 5, got \(2, 6\)"):
-        multiply(store, a, b, None, None, x, None, None, None, b_columns=(2, 6))
+    with pytest.raises(ValueError, match=r"x_columns: expected 0 <= first <= end <= 5, got \(2, 6\)"):
+        multiply(store, a, b, None, None, x, None, None, None, x_columns=(2, 6))
     with pytest.raises(ValueError, match="y: axis 'rows' is 3, but x says 2"):
         multiply(store, a, b, None, None, x, b, None, None)
     with pytest.raises(ValueError, match="bias: axis 'columns' is 3, but x says 5"):
         multiply(store, a, b, device.zeros(3), None, x, None, None, None)
     with pytest.raises(ValueError, match="numbers: axis 'most' is 3, but room says 8"):
         multiply(store, a, b, None, device.zeros(3), x, None, None, None)
+    long = SimpleNamespace(shape=(2, 2**24))
     with pytest.raises(ValueError, match="x: expected less than 16777216 columns, got 16777216"):
-        multiply(store, a, b, None, None, SimpleNamespace(shape=(2, 2**24)), None, None, None)
+        multiply(store, a, b, None, None, long, None, None, None, x_columns=(0, 5))
     with pytest.raises(ValueError, match="a: expected 2 axes"):
         multiply(store, device.zeros(3), b, None, None, x, None, None, None)
 

@@ -226,11 +226,14 @@ def test_backward_adds(sparse):
         loaded.add_noise(0.0, None)
     for _ in range(2):
         layer.backward([source], Signal(np.zeros((4, 5), np.float32), delta))
-    np.testing.assert_array_equal(layer.weights[0].gradient, 2 * given.T @ delta)
+    gradient, weight = layer.weights[0].gradient, layer.weights[0].value
+    if not sparse:  # which lie unit by unit
+        gradient, weight = gradient.T, weight.T
+    np.testing.assert_array_equal(gradient, 2 * given.T @ delta)
     np.testing.assert_array_equal(layer.bias.gradient, 2 * delta.sum(0, keepdims=True))
     if not sparse:
-        assert_close(source.delta, 1 + 2 * (delta.astype(np.float64) @ layer.weights[0].value.T), terms=11,
-                     scale=1 + 2 * np.abs(delta).astype(np.float64) @ np.abs(layer.weights[0].value.T))
+        assert_close(source.delta, 1 + 2 * (delta.astype(np.float64) @ weight.T), terms=11,
+                     scale=1 + 2 * np.abs(delta).astype(np.float64) @ np.abs(weight.T))
 
 
 def test_own_activation():

@@ -1,0 +1,1 @@
+"""The contestants of the speed benchmark: sparsenet (ours) and its peers, each a function `steps(task)`."""
