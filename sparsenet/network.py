@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsenet import losses
 from sparsenet.activations import Activation
+from sparsenet.bfloat16 import SHORT, finite
 from sparsenet.data.arrays import as_json, read_arrays, write_arrays
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
@@ -25,6 +26,7 @@ from sparsenet.optimizers import Optimizer
 from sparsenet.passes import Passes, Step
 from sparsenet.seeds import stream_key
 from sparsenet.threads import exclusive
+from sparsenet.vectors import told
 
 Nodes = Node | Sequence[Node] | Mapping[str, Node]
 Matrices = Any  # a matrix, or a list of them, or a dict by name: as the nodes were given
@@ -42,6 +44,9 @@ class Network:
     precision        of dense products: "float32"; "bfloat16" rounds their operands where a processor gains by it (CPUs
                      with AVX-512 BF16, GPUs of compute capability 8.0 or more) and sums in float32; "tf32" is for such
                      GPUs too; elsewhere both are "float32". "cublas" is NVIDIA's, to compare with
+    weights          "bfloat16": on a CPU, weights of streaming outputs and of sparse inputs are stored in 16 bits each,
+                     rounded at random in every step so that small steps are not lost; all others in float32
+    slots            "bfloat16": so is the optimizer's state of these weights
     streaming        True: train wide outputs without arrays as wide as they are; an error where it cannot be.
                      Default: those of 1,024 units and more that can. False: never. See `summary`
     deterministic    same seed, same bits, whatever the number of threads: every kernel sums in a fixed order.
@@ -53,7 +58,8 @@ class Network:
 
     def __init__(self, inputs: Nodes, outputs: Nodes, loss: Any = None, *, seed: int,
                  device: str | Device | None = None, dtype: str = "float32", precision: str = "float32",
-                 streaming: bool | None = None, deterministic: bool = True) -> None:
+                 weights: str = "float32", slots: str = "float32", streaming: bool | None = None,
+                 deterministic: bool = True) -> None:
         self.device: Device = find_device(device)
         self.seed, self.deterministic, self.precision, self.streaming = seed, deterministic, precision, streaming
         if precision not in (*PRECISIONS, *(["cublas"] if self.device.name == "cuda" else [])):
@@ -63,6 +69,13 @@ class Network:
         self.dtype = next((np.dtype(one) for name, one in known.items() if dtype in (name, one)), None)
         if self.dtype is None:
             raise ValueError(f"dtype: expected 'float32', or 'float64' on the CPU, got {dtype!r} on {self.device.name}")
+        self.storage = {"weights": weights, "slots": slots}
+        for what, kept in self.storage.items():
+            if kept not in ("float32", "bfloat16"):
+                raise ValueError(f"{what}: expected 'float32' or 'bfloat16', got {kept!r}")
+            if kept == "bfloat16" and (self.device.name != "cpu" or self.dtype != np.float32):
+                raise ValueError(f"{what}: 'bfloat16' is for float32 networks on the CPU, "
+                                 f"got {self.dtype} on {self.device.name}")
         stream_key(seed, "")  # refuses what is no integer
         given_inputs, given_outputs = _listed(inputs, "inputs"), _listed(outputs, "outputs")
         self.nodes = ordered(list(given_outputs.values()), list(given_inputs.values()))
@@ -74,24 +87,26 @@ class Network:
             if isinstance(node.layer, InputLayer):
                 raise ValueError(f"output {name!r}: is an Input; expected the result of another layer")
         self.losses = self._match_losses(loss)
-        self.parameters = self._collect_parameters()
-        self.step = 0
-        """Training steps made so far"""
-        self.epoch = 0
-        """Training epochs made so far"""
-        self.optimizer: Optimizer | None = None
         self._plain = {name: why_plain(node, self.losses[name], self.nodes, list(self.outputs.values()), self.dtype,
                                        streaming)
                        for name, node in self.outputs.items() if name in self.losses}
         for name, reason in self._plain.items():
             if reason and streaming:
                 raise ValueError(f"streaming: output {name!r} cannot: {reason}")
+        self._short = self._find_short() if "bfloat16" in self.storage.values() else set()
+        self.parameters = self._collect_parameters()
+        self.step = 0
+        """Training steps made so far"""
+        self.epoch = 0
+        """Training epochs made so far"""
+        self.optimizer: Optimizer | None = None
         heads = {name: head_of(self.outputs[name], self.losses[name], self.device, precision)
                  for name, reason in self._plain.items() if reason is None}
         self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, heads, self.device,
                              self.dtype, precision)
         self._steps: Step | None = None
-        self._streamed: frozenset[str] = frozenset()
+        self.streamed: frozenset[str] = frozenset()
+        """Names of outputs that stream in training, since `prepare`"""
 
     # ---- declaration
 
@@ -108,15 +123,36 @@ class Network:
                 raise ValueError(f"output {name!r}: {error}") from error
         return found
 
+    def _of_sparse_inputs(self) -> tuple[set[Parameter], Counter[Parameter]]:
+        """(weights of sparse inputs, how often each parameter is used)."""
+        uses = Counter(parameter for node in self.nodes for parameter in node.layer.parameters.values())
+        weights = (node.layer.weight_of(i) for node in self.nodes for i, source in enumerate(node.inputs)
+                   if source.sparse)
+        return {weight for weight in weights if weight is not None}, uses
+
+    def _find_short(self) -> set[Parameter]:
+        """Parameters that can be stored in bfloat16."""
+        sparse, uses = self._of_sparse_inputs()
+        short = {weight for weight in sparse if uses[weight] == 1}
+        short |= {self.outputs[name].layer.parameters["weight"] for name, reason in self._plain.items()
+                  if reason is None and not needs_head(self.losses[name])}
+        if not short:
+            raise ValueError("weights, slots: 'bfloat16' is for streaming outputs and sparse inputs, and there is none")
+        return short
+
     def _collect_parameters(self) -> dict[str, Parameter]:
         found: dict[str, Parameter] = {}
         for layer in dict.fromkeys(node.layer for node in self.nodes):
             for name, parameter in layer.parameters.items():
                 title = f"{self.layer_names[layer]}/{name}"
                 found[title] = parameter
+                short = parameter in self._short and self.storage["weights"] == "bfloat16"
                 if parameter.value is None:
-                    parameter.initialize(self.device, layer.comm, stream_key(self.seed, title), self.dtype)
-                elif device_of(parameter.value) is not self.device or parameter.value.dtype != self.dtype:
+                    parameter.initialize(self.device, layer.comm, stream_key(self.seed, title),
+                                         SHORT if short else self.dtype)
+                known = parameter.value.dtype
+                if device_of(parameter.value) is not self.device or (short and known != SHORT) or (
+                        known != self.dtype and not (known == SHORT and self.dtype == np.float32)):
                     raise ValueError(f"{title} belongs to a network on another device or of another dtype; "
                                      "network.copy(device=…, dtype=…) makes one with its own weights")
         return found
@@ -131,6 +167,10 @@ class Network:
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace parameters by name. Raises ValueError for an unknown name, another shape, NaN or infinity."""
+        self._set_weights(weights, as_stored=False)
+
+    def _set_weights(self, weights: Mapping[str, np.ndarray], as_stored: bool) -> None:
+        """As set_weights; as_stored: uint16 are bfloat16."""
         checked = []
         for name, array in weights.items():
             if name not in self.parameters:
@@ -139,11 +179,12 @@ class Network:
             shape = target.inputs, target.value.size // target.inputs
             if np.iscomplexobj(array):
                 raise ValueError(f"weights: {name!r} is complex")
-            with np.errstate(over="ignore"):  # what does not fit into float32 is infinite, and refused
-                array = np.asarray(array).astype(self.dtype)
+            if not as_stored or array.dtype != SHORT:
+                with np.errstate(over="ignore"):  # what does not fit into float32 is infinite, and refused
+                    array = np.asarray(array).astype(self.dtype)
             if array.shape != shape and not (target.bias and array.shape == shape[1:]):
                 raise ValueError(f"weights: {name!r} has shape {array.shape}, expected {shape}")
-            if not np.isfinite(array).all():
+            if not finite(array):
                 raise ValueError(f"weights: {name!r} holds NaN or infinity")
             checked.append((target, array.reshape(shape)))
         for target, array in checked:
@@ -169,24 +210,30 @@ class Network:
         """
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer: expected an Optimizer, as optimizers.adam() makes one, got {optimizer!r}")
-        uses = Counter(parameter for node in self.nodes for parameter in node.layer.parameters.values())
-        sparse = {node.layer.weight_of(i) for node in self.nodes for i, source in enumerate(node.inputs)
-                  if source.sparse}
+        sparse, uses = self._of_sparse_inputs()
         for name, parameter in self.parameters.items():
             if optimizer.lazy and parameter in sparse and uses[parameter] > 1:
                 raise ValueError(f"optimizer: lazy=True is for weights of a sparse input that are used once; "
                                  f"{name} is used {uses[parameter]} times")
         heads = self.passes.heads
-        self._streamed = frozenset() if keep_gradients else frozenset(heads) - frozenset(dense_targets)
-        streamed = {heads[name].layer.weights[0] for name in self._streamed}
-        for parameter in self.parameters.values():
-            once = parameter in sparse and uses[parameter] == 1
-            parameter.prepare(self.device, optimizer, self, fused=once and not keep_gradients,
-                              streamed=parameter in streamed)
+        self.streamed = frozenset() if keep_gradients else frozenset(heads) - frozenset(dense_targets)
+        streamed = {heads[name].layer.weights[0] for name in self.streamed}
+        fused = set() if keep_gradients else {weight for weight in sparse if uses[weight] == 1}
+        for name, parameter in self.parameters.items():
+            if parameter.value.dtype == SHORT and parameter not in fused | streamed:
+                raise ValueError(f"{name} is stored in bfloat16: it can be trained as the weight of a sparse input used "
+                                 "once, or of a streaming output with sparse targets, and without keep_gradients")
+            parameter.prepare(self.device, optimizer, self, self._slots_dtype(parameter, fused | streamed),
+                              fused=parameter in fused, streamed=parameter in streamed)
         if self._steps is not None:
             self._steps.forget()  # they used gradients and state of before
-        self._steps = Step(self.passes, list(self.parameters.values()), optimizer, self.seed, self._streamed)
+        self._steps = Step(self.passes, self.parameters, optimizer, self.seed, self.streamed)
         self.optimizer = optimizer
+
+    def _slots_dtype(self, parameter: Parameter, those: Collection[Parameter]) -> np.dtype:
+        """Of the optimizer's state of a parameter that is among those, or not."""
+        short = parameter in self._short and parameter in those and self.storage["slots"] == "bfloat16"
+        return SHORT if short else self.dtype
 
     def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray,
                     coming: np.ndarray | None = None) -> float:
@@ -202,13 +249,13 @@ class Network:
             raise ValueError("train_batch: call prepare(optimizer) first")
         if any(parameter.prepared_by is not self for parameter in self.parameters.values()):
             self.prepare(self.optimizer)  # another network trained a shared layer meanwhile
-        dense = {name for name in self._streamed if not targets[name].sparse}
+        dense = {name for name in self.streamed if not targets[name].sparse}
         for name in dense:
             if needs_head(self.losses[name]):
                 raise ValueError(f"targets {name!r}: a sampled or factored loss needs sparse ones")
         if dense:
-            self.prepare(self.optimizer, dense_targets=dense | (frozenset(self.passes.heads) - self._streamed))
-        self.passes.allocate(len(rows), True, self._streamed)
+            self.prepare(self.optimizer, dense_targets=dense | (frozenset(self.passes.heads) - self.streamed))
+        self.passes.allocate(len(rows), True, self.streamed)
         self.step += 1
         with exclusive if self.device.name == "cpu" else exclusive.lock:  # a GPU has no use for BLAS
             assert self._steps is not None
@@ -256,7 +303,12 @@ class Network:
                     kind += f"; plain: {reason}" if reason else "; streaming"
             lines.append(f"{self.names[node]:<{first}}{reads[node]:<{second}}{node.units:>10,}{count:>14,}  {kind}")
         total = sum(p.inputs * p.units for p in self.parameters.values())
-        lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}")
+        vectors = f", {told()}" if self.device.name == "cpu" else ""
+        lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}{vectors}")
+        if self._short:
+            names = ", ".join(name for name, parameter in self.parameters.items() if parameter in self._short)
+            what = " and ".join(what for what, kept in self.storage.items() if kept == "bfloat16")
+            lines.append(f"stored in bfloat16: {what} of {names}")
         return "\n".join(lines)
 
     # ---- files
@@ -269,15 +321,16 @@ class Network:
         Raises OSError where it cannot be written; ValueError for layers of your own class, and for weights that hold
         NaN or infinity: the file that was there stays.
         """
-        kept = {f"weight {name}": p.fetch(self.device) for name, p in self.parameters.items()}
+        kept = {f"weight {name}": p.fetch(self.device, as_stored=True) for name, p in self.parameters.items()}
         for title, array in kept.items():
-            if not np.isfinite(array).all():
+            if not finite(array):
                 raise ValueError(f"save: {title} holds NaN or infinity; {path} was not written")
         kept |= {f"slots {name}": p.fetch_slots(self.device) for name, p in self.parameters.items()
                  if p.slots is not None and p.slots.shape[0]}
         write_arrays(path, {
             **self.describe(), "deterministic": self.deterministic,
             "precision": self.precision.replace("cublas", "float32"),  # a file is read on any device
+            "storage": self.storage,
             "step": self.step, "epoch": self.epoch, "training": training or {},
             "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
                            for name, p in self.parameters.items()},
@@ -310,7 +363,8 @@ class Network:
                                for end in ("inputs", "outputs"))
             network = cls(inputs, outputs, found or None, seed=description["seed"], device=device,
                           dtype=description["dtype"], precision=description["precision"],
-                          deterministic=description["deterministic"])
+                          deterministic=description["deterministic"],
+                          **(description.get("storage", {}) if find_device(device).name == "cpu" else {}))
             network.restore(description, arrays)
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError, MemoryError) as error:
             raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
@@ -324,7 +378,8 @@ class Network:
         inputs, outputs = ({name: twins[node] for name, node in end.items()} for end in (self.inputs, self.outputs))
         twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device,
                        dtype=dtype or str(self.dtype), precision=self.precision,
-                       streaming=None if dtype else self.streaming, deterministic=self.deterministic)
+                       streaming=None if dtype else self.streaming, deterministic=self.deterministic,
+                       **(self.storage if dtype is None and find_device(device or self.device).name == "cpu" else {}))
         twin.set_weights(self.weights)
         twin.step, twin.epoch = self.step, self.epoch
         return twin
@@ -338,9 +393,9 @@ class Network:
         for name, parameter in self.parameters.items():
             if slots[name].shape[1:] != (parameter.inputs, parameter.value.size // parameter.inputs):
                 raise ValueError(f"optimizer state of {name!r} has shape {slots[name].shape[1:]}")
-        self.set_weights({name: arrays[f"weight {name}"] for name in self.parameters})
+        self._set_weights({name: arrays[f"weight {name}"] for name in self.parameters}, as_stored=True)
         for name, parameter in self.parameters.items():
-            parameter.put_slots(self.device, slots[name].astype(self.dtype))
+            parameter.put_slots(self.device, slots[name], self._slots_dtype(parameter, self._short))
             parameter.trained_with, parameter.step = states[name]["trained_with"], int(states[name]["step"])
             parameter.prepared_by = None
         self.step, self.epoch = step, epoch

@@ -38,7 +38,7 @@ class Idle:
     none: tuple[float, ...]
     """Up to 8 numbers with which the rule changes nothing"""
     more: Callable[[Sequence[Any], tuple[float, ...]], tuple[Any, ...]]
-    """(numbers, scalars of a step) -> numbers; each number is a NumPy array, for weights that missed other steps"""
+    """(numbers, scalars of a step) -> numbers; given are float64 arrays, an element for each way of missing steps"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", scalar(self.rule))
@@ -106,7 +106,7 @@ class Optimizer:
             decay = np.float32(self.l2 * w + self.l1 * np.sign(w))
             w, m, v = np.array(self.rule(w, decay, m, v, tuple(np.float32(one) for one in scalars)), np.float32)
             numbers = idle.more(numbers, scalars)
-        c = tuple(np.float32(number[0]) for number in numbers)
+        c = tuple(np.float32(np.ravel(number)[0]) for number in numbers)
         check_compiles(idle.rule, (*start, c), f"{what}.rule")
         found = idle.rule(*start, c)
         if not all(abs(one - other) <= _ALIKE * abs(other) for one, other in zip(found, (w, m, v), strict=True)):

@@ -175,13 +175,13 @@ class Step:
     rule.
     """
 
-    def __init__(self, passes: Passes, parameters: Sequence[Parameter], optimizer: Optimizer, seed: int,
+    def __init__(self, passes: Passes, parameters: Mapping[str, Parameter], optimizer: Optimizer, seed: int,
                  streamed: Collection[str]) -> None:
         self._passes, self._device, self._seed = passes, passes.device, seed
         self._streamed = {name: passes.heads[name].layer.weights[0] for name in streamed}
         for name in streamed:
             passes.heads[name].prepare(optimizer)
-        self._parameters, self._optimizer = parameters, optimizer
+        self._names, self._parameters, self._optimizer = list(parameters), list(parameters.values()), optimizer
         shape = len(parameters), len(ROOM)
         self._numbers = self._device.staging(shape, passes.dtype)
         self._scalars = self._device.zeros(shape, passes.dtype)
@@ -204,10 +204,10 @@ class Step:
         try:
             loaded = {feed: feed.load(rows) for feed in feeds}
             self._passes.draw(self._seed, number)
-            for numbers, parameter in zip(self._numbers, self._parameters, strict=True):
+            for name, numbers, parameter in zip(self._names, self._numbers, self._parameters, strict=True):
                 scalars = self._optimizer.scalars(parameter.step + 1)
                 numbers[:self._optimizer.numbers] = scalars
-                parameter.begin_step(scalars)
+                parameter.begin_step(scalars, stream_key(self._seed, name, number))
             self._launch({name: loaded[feed] for name, feed in inputs.items()},
                          {name: loaded[feed] for name, feed in targets.items()}, len(rows), feeds)
             for parameter in self._parameters:

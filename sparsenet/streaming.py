@@ -115,7 +115,7 @@ class Head:
         assert self._rule is not None
         head_step(self._output, self._rule, scale, hidden, *targets, largest, total, pull, scalars, w, weight.slots, b,
                   bias.gradient.reshape(-1), bias.slots.reshape(count, self._units), source.delta, losses, room,
-                  self._scratch, precision=self._precision)
+                  self._scratch, key=weight.key, precision=self._precision)
 
 
 def quiet_below(loss: Loss, activation: Activation) -> float | None:

@@ -60,8 +60,8 @@ def fit(network: Network, inputs: Matrices, targets: Matrices, *, optimizer: Opt
     feeds, wanted, examples = bind(network, inputs, targets, batch)
     batch = min(batch, examples)
     run = _Run(first=network.epoch) if resume is None else _resume(network, optimizer, resume)
-    network.prepare(optimizer)
-    network.passes.allocate(batch, training=True)
+    network.prepare(optimizer, dense_targets=[name for name, feed in wanted.items() if not feed.sparse])
+    network.passes.allocate(batch, True, network.streamed)
     if validate is not None:
         validate(network)  # says at once what is wrong with it
 

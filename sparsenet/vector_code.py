@@ -25,7 +25,8 @@ def at(builder, address, step, count):
 
 def load(builder, address, kind):
     """A vector from any address that a number may have."""
-    return builder.load(builder.bitcast(address, kind.as_pointer()), align=4)
+    align = 2 if kind.element == ir.IntType(16) else 4
+    return builder.load(builder.bitcast(address, kind.as_pointer()), align=align)
 
 
 def store(builder, vector, address):

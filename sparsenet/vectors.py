@@ -272,7 +272,7 @@ def turn(lanes: int) -> Callable:
 
 
 def _compare(nan):
-    """The intrinsic that compares 64 numbers; nan: what it says of NaN."""
+    """The intrinsic that compares 64 numbers of flat float32 arrays; nan: what it says of NaN."""
     @intrinsic
     def compare(typing_context, z, start, thresholds, t_start):
         check_flat(z, types.float32)
@@ -289,8 +289,7 @@ def _compare(nan):
 
 
 above = _compare(False)
-"""above(z, start, thresholds, t_start): a uint64 of which bit i says z[start + i] > thresholds[t_start + i], for i < 64;
-of flat float32 arrays."""
+"""above(z, start, thresholds, t_start): bit i of a uint64 says z[start + i] > thresholds[t_start + i], for i < 64."""
 
 above_or_nan = _compare(True)
 """As above, but the bit of a NaN is set too."""

@@ -7,7 +7,7 @@ import numpy as np
 from sparsenet import activations, losses, optimizers
 from sparsenet.activations import Activation
 from sparsenet.losses import Loss
-from sparsenet.optimizers import Optimizer
+from sparsenet.optimizers import Idle, Optimizer
 
 ONE = np.float32(1)
 
@@ -22,6 +22,8 @@ def _bounded(w, g, m, v, s):
 
 
 USERS_OPTIMIZER = Optimizer("bounded", _bounded, slots=1, scalars=lambda step: (0.5 / step,))
+USERS_IDLE = Idle(lambda w, m, v, c: (c[0] * w, m - c[1], c[2] * v), (1.0, 0.0, 1.0),
+                  lambda c, s: (c[0] * s[0], c[1] + s[1], c[2] * s[1]))
 
 ACTIVATIONS = [a for a in [make() for make in activations.ACTIVATIONS.values()] if not a.rowwise] + [USERS_ACTIVATION]
 OPTIMIZERS = [make() for make in optimizers.OPTIMIZERS.values()] + [USERS_OPTIMIZER]

@@ -222,6 +222,19 @@ def head_top_k(activation, hidden, w, bias, indptr, indices, items, values, scra
     top_k(y, items, values)
 
 
+# ---- idle.py
+
+
+def catch_up(idle, features, touched, made, table, w, slots, seen, numbers):
+    for f in range(len(w)) if features is None else features[:touched[0]]:
+        if seen[f] < made[0]:
+            for u in range(w.shape[1]):
+                m, v = [*slots[:, f, u], 0.0, 0.0][:2]
+                w[f, u], m, v = idle(w[f, u], m, v, tuple(table[seen[f], :numbers]))
+                slots[:, f, u] = [m, v][:len(slots)]
+        seen[f] = 0 if features is None else made[0] + 1
+
+
 # ---- loss.py
 
 

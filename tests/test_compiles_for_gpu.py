@@ -25,6 +25,7 @@ from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.kernels.dropout import denoise, dropout, dropped_delta
 from sparsenet.kernels.exchange import pack, unpack, unpack_add
 from sparsenet.kernels.head import Output, Rule, head_pull, head_step, head_sums, head_top_k, target_pull
+from sparsenet.kernels.idle import catch_up
 from sparsenet.kernels.loss import loss_sum, output_delta, panel_delta, sparse_loss_sum, sparse_output_delta
 from sparsenet.kernels.random import normal, uniform
 from sparsenet.kernels.rows import (
@@ -50,8 +51,8 @@ from sparsenet.testing.ptx import PtxDevice
 from tests.functions import ACTIVATIONS, OPTIMIZERS, OUTPUTS
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]  # Turing, Ampere, Hopper, Blackwell
-ON_THE_HOST = {"gather_rows", "transpose", "transpose_all", "take_rows", "keep_rows",
-               "factored_loss"}  # kernels that never run on a GPU
+ON_THE_HOST = {"gather_rows", "transpose", "transpose_all", "take_rows", "keep_rows", "factored_loss", "walk_step",
+               "walk_sums", "walk_pull"}  # kernels that never run on a GPU
 
 
 class Float(NamedTuple):
@@ -119,6 +120,11 @@ def cases() -> Iterator[tuple]:
         for kind, data in DATA.items():
             yield (sparse_update, f"{optimizer.name}-{kind}", optimizer.rule, *LISTED, data, WIDE, Float((5, 8)),
                    Float((optimizer.slots, 5, 8)), *numbers, Float((1, 8)))
+        if optimizer.idle is not None:
+            for kind, features in (("listed", Float((2,), np.int32)), ("all", None)):
+                yield (catch_up, f"{optimizer.name}-{kind}", optimizer.idle.rule, features, Float((1,), np.int64),
+                       Float((1,), np.int32), Float((3, 8)), Float((5, 8)), Float((optimizer.slots, 5, 8)),
+                       Float((5,), np.int32), len(optimizer.idle.none))
     yield (sparse_update, "sgd-1", OPTIMIZERS[0].rule, *LISTED, None, MATRIX, Float((5, 3)), Float((0, 5, 3)), 0.5, 0.5,
            Float((8,)), OPTIMIZERS[0].numbers, Float((1, 3)))
 
@@ -256,7 +262,8 @@ def gpu_kernels() -> set[str]:
     """Names of the host functions whose kernels run on a GPU."""
     modules = kernel_modules()
     kernels = {function.__name__ for module in modules for name, function in inspect.getmembers(module)
-               if inspect.isfunction(function) and function.__module__ == module.__name__ and name[0] != "_"}
+               if inspect.isfunction(function) and function.__module__ == module.__name__ and name[0] != "_"
+               and inspect.signature(function).return_annotation in (None, "None")}
     assert kernels > ON_THE_HOST
     return kernels - ON_THE_HOST
 

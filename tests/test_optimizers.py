@@ -195,12 +195,92 @@ def test_a_rule_that_cannot_be_compiled_is_refused():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_which_optimizers_may_leave_rows_out(name):
-    """Without decay only those that are still; with it none; lazy ones always."""
+    """Those that are still; lazy ones always. Others catch up, but for weight decay that has no closed form."""
     make = OPTIMIZERS[name]
-    assert make().visits_every_row == (name not in ("sgd", "adagrad"))
-    assert make(l2=0.1).visits_every_row
-    assert make(l1=0.1).visits_every_row
-    assert not make(l2=0.1, l1=0.1, lazy=True).visits_every_row
+    still = name in ("sgd", "adagrad")
+    assert (make().visits_every_row, make().catches_up) == (False, not still)
+    assert (make(l2=0.1).visits_every_row, make(l2=0.1).catches_up) == (name != "sgd", name == "sgd")
+    assert (make(l1=0.1).visits_every_row, make(l1=0.1).catches_up) == (True, False)
+    lazy = make(l2=0.1, l1=0.1, lazy=True)
+    assert (lazy.visits_every_row, lazy.catches_up) == (False, False)
+
+
+# ---- steps without gradient
+
+
+def idle_steps(optimizer, first, count):
+    """Numbers of `idle` for steps first, …, first + count - 1."""
+    numbers = tuple(np.full(1, number) for number in optimizer.idle.none)
+    for step in range(first, first + count):
+        numbers = optimizer.idle.more(numbers, optimizer.scalars(step))
+    return tuple(float(np.ravel(number)[0]) for number in numbers)
+
+
+def rate(step):
+    return RATE * (1 + math.sin(step)) / step
+
+
+WAITING = [optimizers.sgd(rate, l2=0.25), optimizers.momentum(rate), optimizers.nesterov(rate, 0.5, decay=0.1),
+           optimizers.rmsprop(rate), optimizers.adadelta(rate), optimizers.adam(rate), optimizers.adam(epsilon=0.5)]
+
+
+@pytest.mark.parametrize("optimizer", WAITING, ids=lambda optimizer: optimizer.name)
+@settings(deadline=None, max_examples=50)
+@given(first=st.integers(1, 2000), count=st.integers(0, 300), w=strategies.dense(1, dtype=np.float64),
+       m=strategies.dense(1, low=0, dtype=np.float64), v=strategies.dense(1, low=0, dtype=np.float64))
+def test_idle_is_many_steps_without_gradient(optimizer, first, count, w, m, v):
+    slots = np.array([m, v])[:optimizer.slots]
+    start = w.copy(), *np.vstack([slots, np.zeros((2 - optimizer.slots, 1))])[:, 0]
+    for step in range(first, first + count):
+        update(optimizer.rule, w, np.zeros(1), slots, optimizer.l2, 0.0, *scalars(optimizer, step))
+    found = optimizer.idle.rule(float(start[0][0]), *start[1:], idle_steps(optimizer, first, count))
+    moved = abs(w[0] - start[0][0])
+    if optimizer.name == "adam":
+        assert moved - 1e-12 <= abs(found[0] - start[0][0])
+        assert abs(found[0] - w[0]) <= bound_of_adam(optimizer, first, count, v[0]) * abs(found[0] - start[0][0]) + 1e-12
+    else:
+        assert_close(found[0], w[0], terms=2 * count, scale=abs(start[0][0]) + abs(start[1]), dtype=np.float64)
+    assert_close(found[1:1 + optimizer.slots], slots[:, 0], terms=count, dtype=np.float64)
+
+
+def bound_of_adam(optimizer, first, count, v):
+    """That of its docstring, for a row that missed these steps."""
+    p, b = [0.0], [1.0]
+    for j in range(1, count + 1):
+        a, mu, _, mu1, _, correction, epsilon = optimizer.scalars(first + j - 1)
+        p.append(a * mu**j)
+        b.append(math.sqrt(mu1**j) * correction)
+    p, b = np.array(p), np.array(b)
+    if p.sum() == 0:
+        return 0
+    middle = p.sum() / (p / b).sum()
+    near, far = (np.average((1 - (middle / b) ** power) ** 2, weights=p) for power in (0.5, 1))
+    return min(near, far * epsilon / (middle * math.sqrt(v)) if v > 0 else near)
+
+
+@pytest.mark.parametrize(("first", "most"), [(2, 0.05), (101, 0.0005), (1001, 0.00002)])
+def test_bound_of_adam(first, most):
+    """The figures of its docstring."""
+    bounds = [bound_of_adam(optimizers.adam(), first, count, 0.0) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    assert most / 4 < max(bounds) <= most
+
+
+def test_own_idle():
+    rule = lambda w, g, m, v, s: (s[0] * (w - g), m, v)  # noqa: E731
+    shrink = optimizers.Idle(lambda w, m, v, c: (c[0] * w, m, v), (1.0,), lambda c, s: (c[0] * s[0],))
+    own = Optimizer("mine", rule, slots=0, scalars=lambda step: (1 - 1 / (step + 1),), idle=shrink)
+    assert own.catches_up
+    assert not own.visits_every_row
+    assert own.idle.rule(8.0, 0.0, 0.0, idle_steps(own, 1, 3)) == (2.0, 0.0, 0.0)
+
+    with pytest.raises(ValueError, match=r"optimizer 'mine': idle turns w, m, v = \[0.75 0.   0.  \] into "):
+        Optimizer("mine", rule, slots=0, scalars=lambda step: (0.5,), l2=0.125, idle=shrink)
+    for none in ((), (1.0,) * 9):
+        with pytest.raises(ValueError, match=f"optimizer 'mine': idle.none must be 1 to 8 numbers, got {len(none)}"):
+            Optimizer("mine", rule, slots=0, scalars=own.scalars, idle=optimizers.Idle(shrink.rule, none, shrink.more))
+    with pytest.raises(ValueError, match="optimizer 'mine': idle.rule cannot be compiled"):
+        wrong = optimizers.Idle(lambda w, m, v, c: (c["shrink"] * w, m, v), (1.0,), shrink.more)
+        Optimizer("mine", rule, slots=0, scalars=own.scalars, idle=wrong)
 
 
 def test_names():

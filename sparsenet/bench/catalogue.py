@@ -21,6 +21,7 @@ from sparsenet.kernels.dense import column_sum, matmul, matmul_activate
 from sparsenet.kernels.dropout import denoise, dropout, dropped_delta
 from sparsenet.kernels.exchange import pack, unpack, unpack_add
 from sparsenet.kernels.head import Output, Rule, head_pull, head_step, head_sums, head_top_k, target_pull
+from sparsenet.kernels.idle import catch_up
 from sparsenet.kernels.loss import loss_sum, output_delta, panel_delta, sparse_loss_sum, sparse_output_delta
 from sparsenet.kernels.random import normal, uniform
 from sparsenet.kernels.rows import (
@@ -48,6 +49,7 @@ _KEY, _KEYS = np.uint64(1), Zeros((1,), np.uint64)
 _TILES = 256  # at most, of a transpose; as in layers.batch
 _NEGATIVES = 4096  # that a sampled loss draws
 _DECAY, _SGD, _MOMENTUM, _ADAM = 4, 2, 4, 13  # FLOPs of an element's step, by `regularized` and by rules
+_DRIFT = 7  # of what Adam does without gradient
 
 
 def entries(sizes: Sizes = REFERENCE) -> Iterator[Entry]:
@@ -265,6 +267,13 @@ def _updates(s: Sizes, batch: Sparse) -> Iterator[Entry]:
         yield Entry(update, optimizer.name,
                     (optimizer.rule, *state, 0.0, 0.0, _numbers(optimizer), optimizer.numbers),
                     elements, (16 + 8 * optimizer.slots) * elements, (flops + _DECAY) * elements)
+    adam, weight = optimizers.adam(), (s.features, s.hidden)
+    assert adam.idle is not None
+    one = np.ones(1, np.int32)  # step missed, by all rows
+    yield Entry(catch_up, "adam",
+                (adam.idle.rule, None, one, one, Zeros((2, len(ROOM))), Zeros(weight), Zeros((adam.slots, *weight)),
+                 Zeros((s.features,), np.int32), len(adam.idle.none)),
+                elements, (8 + 8 * adam.slots) * elements + 8 * s.features, _DRIFT * elements)
     yield Entry(clear, "", (Zeros((s.batch, s.features)),), s.batch * s.features, 4 * s.batch * s.features, 0)
 
 

@@ -57,7 +57,8 @@ def _same(z):
 def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: Array, indices: Array,
               data: Array | None, largest: Array | None, total: Array | None, pull: Array | None, scalars: Array,
               w: Array, slots: Array, bias: Array, bias_gradient: Array, bias_slots: Array, dhidden: Array | None,
-              losses: Array, room: Array, scratch: Array, *, precision: str = "float32") -> None:
+              losses: Array, room: Array, scratch: Array, *, key: Array | None = None,
+              precision: str = "float32") -> None:
     """One training step of y = activation(hidden w' + bias) towards sparse targets t, panel by panel.
 
     losses = sum_u value(y, t); with delta = scale slope(y, t), for a softmax scale (slope(y, t) - y pull):
@@ -72,8 +73,8 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
     total          (batch) float32 or float64         in     as largest
     pull           (batch) float64                    in     for a softmax: from `head_pull` or `target_pull`; else None
     scalars        (8) float32                        in     numbers of the rule for this step
-    w              (outputs, inputs) float32          inout
-    slots          (count, outputs, inputs) float32   inout  the optimizer's state
+    w              (outputs, inputs) float32          inout  on a CPU, w or slots or both may be uint16: bfloat16,
+    slots          (count, outputs, inputs) float32   inout  rounded at random. slots are the optimizer's state
     bias           (outputs) float32                  inout
     bias_gradient  (outputs) float32                  inout  0 on entry and on return
     bias_slots     (count, outputs) float32           inout
@@ -82,6 +83,7 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
     room           (batch, panel) float32             -      for one panel's activations, then deltas; see `head_room`
     scratch        (most) float32                     -      for products: see tiles.multiply, as precision; a CPU needs
                                                              none
+    key            (1) uint64                         in     stream of this step's rounding of uint16 arrays
     """
     size = check(hidden=(hidden, "batch inputs"), losses=(losses, "batch"), w=(w, "outputs inputs"),
                  slots=(slots, "count outputs inputs"), bias=(bias, "outputs"),
@@ -91,7 +93,7 @@ def head_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
     if _on_cpu(hidden, w, bias):
         if size.batch:
             walk_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
-                      bias_slots, dhidden, losses, room, precision=precision)
+                      bias_slots, dhidden, losses, room, key=key, precision=precision)
         return
     check(hidden=(hidden, "batch inputs"), room=(room, "batch panel"))
     activation = output.activation if largest is None else _same

@@ -1,6 +1,6 @@
 """The three products of an output layer on a CPU, tile by tile: a tile of weights stays in a core's cache.
 
-A tile is some rows of item-major weights w (outputs, inputs). Its logits for the whole batch lie output by output,
+A tile is some rows of item-major weights w (outputs, inputs), float32 or bfloat16. Its logits for the whole batch lie output by output,
 z[c, b], and so do the deltas that take their place. All working memory is one array, the room; a Plan says what lies
 where in it. Rows in it are padded to whole panels of the vector path, and by 16 numbers more: see vectors.product.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from sparsenet.bfloat16 import pack_across, pack_along
+from sparsenet.bfloat16 import pack_across, pack_along, widened
 from sparsenet.device import scalar
 from sparsenet.vectors import Vectors, pack, product
 
@@ -50,6 +50,8 @@ class Plan(NamedTuple):
     delta_pairs: int
     delta_pairs_by_example: int
     gradient: int
+    row: int
+    """Weights of one output, in float32"""
     rows: int
     """4 rows of the batch"""
     saved: int
@@ -90,13 +92,13 @@ def plan(batch: int, inputs: int, outputs: int, path: Vectors, precision: str) -
     weight_pairs = room(tile // 2 * wide if pairs else 0)
     delta_pairs = room(tile * packed_long if pairs else 0)
     by_example_pairs = room(tile // 2 * long if pairs else 0)
-    gradient, rows, saved = room(tile * wide), room(4 * long), room(tile * batch)
+    gradient, row, rows, saved = room(tile * wide), room(wide), room(4 * long), room(tile * batch)
     active, wanted = (room(2 * tile * -(-batch // 64)) for _ in range(2))
     thread = ends[-1]
     sums = threads + thread * numba.config.NUMBA_NUM_THREADS
     losses = sums + chunks * batch * wide
     return Plan(tile, chunks, wide, long, packed_wide, packed_long, zeros, by_input, by_example, threads, thread,
-                weights, weight_pairs, delta_pairs, by_example_pairs, gradient, rows, saved, active, wanted, sums,
+                weights, weight_pairs, delta_pairs, by_example_pairs, gradient, row, rows, saved, active, wanted, sums,
                 losses, losses + 2 * chunks * batch)
 
 
@@ -129,6 +131,8 @@ class Products(NamedTuple):
     """(hidden, plan, room): before all others"""
     load: Callable
     """(w, first, count, plan, own, room): take rows first, first + 1, … of w"""
+    weights_of: Callable
+    """(w, first, c, plan, own, room): the place of row first + c of w, after `load`, as float32; until the next call"""
     logits: Callable
     """(batch, inputs, count, plan, own, room): z = w hidden'"""
     prepare: Callable
@@ -160,19 +164,16 @@ def _in_float32(path: Vectors) -> Products:
                 for j in range(count, columns):
                     room.numbers[place + j] = _ZERO
         for b in range(batch):
-            copy_row(hidden[b], room.numbers, plan.hidden_by_example + b * plan.wide, plan.wide)
-
-    @scalar
-    def copy_row(row, to, place, wide):
-        for k in range(row.shape[0]):
-            to[place + k] = row[k]
-        for k in range(row.shape[0], wide):
-            to[place + k] = _ZERO
+            _copy_row(hidden[b], room.numbers, plan.hidden_by_example + b * plan.wide, plan.wide)
 
     @scalar
     def load(w, first, count, plan, own, room):
         for c in range(count):
-            copy_row(w[first + c], room.numbers, own + plan.weights + c * plan.wide, plan.wide)
+            _copy_row(w[first + c], room.numbers, own + plan.weights + c * plan.wide, plan.wide)
+
+    @scalar
+    def weights_of(w, first, c, plan, own, room):
+        return own + plan.weights + c * plan.wide
 
     @scalar
     def logits(batch, inputs, count, plan, own, room):
@@ -192,7 +193,15 @@ def _in_float32(path: Vectors) -> Products:
     def to_weights(batch, inputs, count, plan, own, room):
         multiply(room.numbers, own, plan.long, 1, room.numbers, plan.hidden_by_example, columns, plan.wide,
                  room.numbers, own + plan.gradient, plan.wide, count, plan.wide - 16, batch, False)
-    return Products(pack_hidden, load, logits, prepare, to_hidden, to_weights)
+    return Products(pack_hidden, load, weights_of, logits, prepare, to_hidden, to_weights)
+
+
+@scalar
+def _copy_row(row, to, place, wide):
+    for k in range(row.shape[0]):
+        to[place + k] = widened(row[k])
+    for k in range(row.shape[0], wide):
+        to[place + k] = _ZERO
 
 
 def _in_pairs(path: Vectors) -> Products:
@@ -202,6 +211,7 @@ def _in_pairs(path: Vectors) -> Products:
     def pack_hidden(hidden, plan, room):
         batch, inputs = hidden.shape
         half = (inputs + 1) // 2
+        room.numbers[plan.zeros:plan.zeros + max(plan.wide, plan.long)] = _ZERO
         for panel in range((batch + columns - 1) // columns):
             count = min(columns, batch - panel * columns)
             for k in range(half):
@@ -222,9 +232,14 @@ def _in_pairs(path: Vectors) -> Products:
         for c in range(count):
             pack_along(w[first + c], 0, inputs, room.words, own + plan.weights + c * plan.packed_wide, plan.packed_wide)
         for c in range((count + 1) // 2):
-            lower = w[first + 2 * c + 1] if 2 * c + 1 < count else room.numbers[plan.zeros:plan.zeros + inputs]
+            lower = w[first + min(2 * c + 1, count - 1)]  # beside the last of an odd number any will do: its delta is 0
             pack_across(w[first + 2 * c], 0, lower, 0, inputs, room.words, own + plan.weight_pairs + c * plan.wide,
                         plan.wide)
+
+    @scalar
+    def weights_of(w, first, c, plan, own, room):
+        _copy_row(w[first + c], room.numbers, own + plan.row, plan.wide)
+        return own + plan.row
 
     @scalar
     def logits(batch, inputs, count, plan, own, room):
@@ -252,4 +267,4 @@ def _in_pairs(path: Vectors) -> Products:
         multiply(room.words, own + plan.delta_pairs, plan.packed_long, 1, room.words, plan.hidden_by_example, columns,
                  plan.wide, room.numbers, own + plan.gradient, plan.wide, count, plan.wide - 16, (batch + 1) // 2,
                  False)
-    return Products(pack_hidden, load, logits, prepare, to_hidden, to_weights)
+    return Products(pack_hidden, load, weights_of, logits, prepare, to_hidden, to_weights)

@@ -83,7 +83,7 @@ def _sift_down(items, values, length, item, value):
 
 
 @scalar
-def _place(score, item):
+def place(score, item):
     """A number of 63 bits, different for every item, larger for what comes earlier in the order."""
     if score != score:
         key = _WORST_KEY
@@ -93,6 +93,19 @@ def _place(score, item):
         bits = np.float32(score).view(np.int32)
         key = np.int32(bits ^ 0x7FFFFFFF) if bits < 0 else bits
     return ((np.int64(key) + 0x80000000) << 31) + (0x7FFFFFFF - np.int64(item))
+
+
+@scalar
+def placed_item(place):
+    """The item whose place it is."""
+    return np.int32(0x7FFFFFFF - (place & 0x7FFFFFFF))
+
+
+@scalar
+def placed_score(place):
+    """Its score; of zeros the positive one."""
+    key = np.int32((place >> 31) - 0x80000000)
+    return np.int32(key ^ 0x7FFFFFFF if key < 0 else key).view(np.float32)
 
 
 @cache
@@ -117,13 +130,13 @@ def _top_k_on_cuda(threads, capacity, wide):
             if wide:
                 for i in range(4 * thread, total, 4 * threads):
                     s0, s1, s2, s3 = load4(scores, b * total + i)
-                    _count(_place(s0, i), prefix, above, shift, counts)
-                    _count(_place(s1, i + 1), prefix, above, shift, counts)
-                    _count(_place(s2, i + 2), prefix, above, shift, counts)
-                    _count(_place(s3, i + 3), prefix, above, shift, counts)
+                    _count(place(s0, i), prefix, above, shift, counts)
+                    _count(place(s1, i + 1), prefix, above, shift, counts)
+                    _count(place(s2, i + 2), prefix, above, shift, counts)
+                    _count(place(s3, i + 3), prefix, above, shift, counts)
             else:
                 for i in range(thread, total, threads):
-                    _count(_place(scores[b, i], i), prefix, above, shift, counts)
+                    _count(place(scores[b, i], i), prefix, above, shift, counts)
             _sum_upwards(counts, thread, threads)
             for bin in range(thread, 256, threads):
                 better = counts[bin + 1] if bin < 255 else 0
@@ -176,7 +189,7 @@ def _sum_upwards(counts, thread, threads):
 
 @part
 def _collect(score, item, prefix, above, b, found, items, values):
-    if _place(score, item) >> above >= prefix:
+    if place(score, item) >> above >= prefix:
         slot = cuda.atomic.add(found, 0, 1)
         chosen = score > _WORST
         items[b, slot] = item if chosen else _NO_ITEM

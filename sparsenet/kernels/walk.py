@@ -5,6 +5,9 @@ over rows of numbers, of which LLVM makes vectors. Every target is taken for 0 f
 
 Where a loss has no delta for most zeros, as beyond a margin, the logits tell which they are (`Output.quiet`). A tile
 with few others is done one delta at a time, and neither gradient is a product of matrices then.
+
+Weights and the optimizer's slots may be bfloat16 alone, uint16 arrays: a row is read as float32, and rounded at random
+when it is written, with bits that the step's key and the place in the array decide. See bfloat16.py.
 """
 
 import math
@@ -13,6 +16,7 @@ from functools import cache
 import numpy as np
 from numba import get_thread_id, prange
 
+from sparsenet.bfloat16 import SHORT, random_bits, row_key, shortened, widened
 from sparsenet.compiling import summing
 from sparsenet.device import Array, run_on_host, scalar
 from sparsenet.kernels.loss import first_from
@@ -25,6 +29,7 @@ from sparsenet.vectors import Vectors, chosen
 
 _FLOAT64_SUMS = ("walk_step", "walk_pull")
 _ZERO, _ONE, _NOTHING = np.float32(0), np.float32(1), np.float64(0)
+_HALF, _NO_KEY = np.uint32(16), np.zeros(1, np.uint64)
 _FACTORS = 3  # of 1e-12 or more have a product that float32 holds
 _first_from = scalar(first_from.function)
 
@@ -39,30 +44,36 @@ def walk_plan(batch: int, inputs: int, outputs: int, precision: str) -> tuple[Ve
 def walk_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: Array, indices: Array,
               data: Array | None, largest: Array | None, total: Array | None, pull: Array | None, scalars: Array,
               w: Array, slots: Array, bias: Array, bias_slots: Array, dhidden: Array | None, losses: Array, room: Array,
-              *, precision: str = "float32") -> None:
+              *, key: Array | None = None, precision: str = "float32") -> None:
     """head.head_step on a CPU: arguments as there, but for the room, (size) float32 as `walk_plan` says."""
     path, precision, where = walk_plan(hidden.shape[0], hidden.shape[1], w.shape[0], precision)
-    softmax, kind = largest is not None, w.dtype
-    check_memory(w=w, hidden=hidden, slots=slots, bias=bias, room=room)
+    softmax, number = largest is not None, hidden.dtype.type
+    check_memory(hidden=hidden, bias=bias, bias_slots=bias_slots, room=room)
+    check_memory(w=w)
+    check_memory(slots=slots)
+    if key is None and SHORT in (w.dtype, slots.dtype):
+        raise ValueError("key: weights and slots in bfloat16 are rounded at random, and need one")
     step = _step(output, rule, slots.shape[0], data is not None, softmax, dhidden is not None, path, precision)
     run_on_host(step, hidden, indptr, indices, values_or(hidden, data), largest if softmax else hidden.reshape(-1),
                 total if softmax else losses, pull if softmax else losses, w, bias, room_of(room, where.size), where,
-                kind.type(scale), scalars, slots, bias_slots, hidden if dhidden is None else dhidden, losses)
+                number(scale), scalars, _NO_KEY if key is None else key, slots, bias_slots,
+                hidden if dhidden is None else dhidden, losses)
 
 
 def walk_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array | None, largest: Array, total: Array,
               w: Array, bias: Array, pull: Array, room: Array, *, precision: str = "float32") -> None:
     """head.head_pull on a CPU: arguments as there, but for the room, as for `walk_step`."""
     path, precision, where = walk_plan(hidden.shape[0], hidden.shape[1], w.shape[0], precision)
-    check_memory(w=w, hidden=hidden, bias=bias, room=room)
+    check_memory(hidden=hidden, bias=bias, room=room)
+    check_memory(w=w)
     sums = _step(Output(slope, slope, slope), None, 0, data is not None, True, False, path, precision)
     run_on_host(sums, hidden, indptr, indices, values_or(hidden, data), largest, total, pull, w, bias,
-                room_of(room, where.size), where, w.dtype.type(0), ROOM, w, bias, hidden, pull)
+                room_of(room, where.size), where, hidden.dtype.type(0), ROOM, _NO_KEY, w, bias, hidden, pull)
 
 
 @cache
 def _step(output, rule, count, valued, softmax, wanted, path, precision):
-    pack_hidden, load, logits, prepare, to_hidden, to_weights = products(path, precision)
+    pack_hidden, load, weights_of, logits, prepare, to_hidden, to_weights = products(path, precision)
     begin, save, correct = _targets(output, valued, softmax)
     zeros, settle_losses = _zeros(output, softmax)
     learns = rule is not None
@@ -70,14 +81,15 @@ def _step(output, rule, count, valued, softmax, wanted, path, precision):
     gather = _gather(wanted)
     sparse = output.quiet is not None and not softmax
     if sparse:
-        find, step_by_few = few_deltas(output, _unit(output, False), learn, learn_bias, valued)
+        find, step_by_few = few_deltas(output, _unit(output, False), learn, learn_bias, valued, weights_of)
 
-    def walk_step(hidden, indptr, indices, data, largest, total, pull, w, bias, room, plan, scale, scalars, slots,
-                  bias_slots, dhidden, losses):
+    def walk_step(hidden, indptr, indices, data, largest, total, pull, w, bias, room, plan, scale, scalars, keys,
+                  slots, bias_slots, dhidden, losses):
         batch, inputs = hidden.shape
         outputs = w.shape[0]
         tiles = (outputs + plan.tile - 1) // plan.tile
         s = (scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6], scalars[7])
+        key = keys[0]
         pack_hidden(hidden, plan, room)
         for chunk in prange(plan.chunks):
             own = plan.threads + get_thread_id() * plan.thread
@@ -90,8 +102,8 @@ def _step(output, rule, count, valued, softmax, wanted, path, precision):
                 load(w, first, n, plan, own, room)
                 logits(batch, inputs, n, plan, own, room)
                 if sparse and find(bias, first, n, batch, plan, own, room):
-                    step_by_few(scale, hidden, indptr, indices, data, w, slots, bias, bias_slots, first, n, s, plan,
-                                own, sums, gained, room)
+                    step_by_few(scale, hidden, indptr, indices, data, w, slots, bias, bias_slots, first, n, s, key,
+                                plan, own, sums, gained, room)
                     continue
                 save(indptr, indices, first, n, batch, plan, own, room)
                 zeros(scale, bias, first, n, largest, batch, plan, own, room)
@@ -105,7 +117,7 @@ def _step(output, rule, count, valued, softmax, wanted, path, precision):
                 to_weights(batch, inputs, n, plan, own, room)
                 for c in range(n):
                     learn_bias(first + c, _sum(room.numbers, own + c * plan.long, batch), bias, bias_slots, s)
-                    learn(first + c, room.numbers, own + plan.gradient + c * plan.wide, w, slots, s)
+                    learn(first + c, room.numbers, own + plan.gradient + c * plan.wide, w, slots, s, key)
         for b in prange(batch):
             losses[b] = gather(b, dhidden, plan, room)
     return walk_step
@@ -248,20 +260,21 @@ def _learn(rule, count):
     l2, l1 = np.float32(rule.l2), np.float32(rule.l1)
 
     @scalar
-    def learn(unit, numbers, start, w, slots, s):
-        row = w[unit]
+    def learn(unit, numbers, start, w, slots, s, key):
+        row, (low, high) = w[unit], row_key(key, unit)
         gradient = numbers[start:start + row.shape[0]]
         m = slots[0, unit] if count > 0 else row
         v = slots[1, unit] if count > 1 else row
         for k in range(row.shape[0]):
-            g = regularized(gradient[k], row[k], l2, l1) if decays else gradient[k]
-            weight, first, second = step(row[k], g, m[k] if count > 0 else _ZERO, v[k] if count > 1 else _ZERO,
-                                         s[:used])
+            weight, bits, more = widened(row[k]), random_bits(low, high, k), random_bits(high, low, k)
+            g = regularized(gradient[k], weight, l2, l1) if decays else gradient[k]
+            weight, first, second = step(weight, g, widened(m[k]) if count > 0 else _ZERO,
+                                         widened(v[k]) if count > 1 else _ZERO, s[:used])
             if count > 0:
-                m[k] = first
+                m[k] = shortened(first, m[k], more)
             if count > 1:
-                v[k] = second
-            row[k] = weight
+                v[k] = shortened(second, v[k], more >> _HALF)
+            row[k] = shortened(weight, row[k], bits)
     return learn
 
 

@@ -14,11 +14,12 @@ _FEW = 6  # one delta in so many logits, or less: about where two rows of sums c
 
 
 @cache
-def few_deltas(output, unit, learn, learn_bias, valued):
+def few_deltas(output, unit, learn, learn_bias, valued, weights_of):
     """(find, step_by_few).
 
     find         marks the logits that may have a delta where the target is 0; False where they are not few
     step_by_few  losses, gradients and the optimizer's step of the tile whose logits `find` has marked
+    weights_of   see panels.Products
     """
     quiet = np.float32(output.quiet)
 
@@ -62,16 +63,16 @@ def few_deltas(output, unit, learn, learn_bias, valued):
             room.places[own + plan.rows + 3 * plan.long + b] = k
 
     @scalar
-    def step_by_few(scale, hidden, indptr, indices, data, w, slots, bias, bias_slots, first, n, s, plan, own, sums,
-                    gained, room):
+    def step_by_few(scale, hidden, indptr, indices, data, w, slots, bias, bias_slots, first, n, s, key, plan, own,
+                    sums, gained, room):
         batch, inputs = hidden.shape
         mark_targets(scale, indptr, indices, data, bias, first, n, batch, plan, own, gained, room)
         parts = (batch + 63) // 64
         start = own + plan.gradient
-        examples, weights = hidden.reshape(hidden.size), w.reshape(w.size)
+        examples = hidden.reshape(hidden.size)
         for c in range(n):
             room.numbers[start:start + inputs] = _ZERO
-            total = _ZERO
+            total, weights = _ZERO, weights_of(w, first, c, plan, own, room)
             for part in range(parts):
                 targets = room.bits[(own + plan.wanted) // 2 + c * parts + part]
                 marks = room.bits[(own + plan.active) // 2 + c * parts + part] | targets
@@ -86,7 +87,7 @@ def few_deltas(output, unit, learn, learn_bias, valued):
                     if delta != _ZERO:
                         total += delta
                         add_both(room.numbers, start, examples, b * inputs, room.numbers, sums + b * plan.wide,
-                                 weights, (first + c) * inputs, delta, inputs)
+                                 room.numbers, weights, delta, inputs)
             learn_bias(first + c, total, bias, bias_slots, s)
-            learn(first + c, room.numbers, start, w, slots, s)
+            learn(first + c, room.numbers, start, w, slots, s, key)
     return find, step_by_few

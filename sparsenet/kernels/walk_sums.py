@@ -19,13 +19,14 @@ def walk_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array
               precision: str = "float32") -> None:
     """head.head_sums on a CPU: arguments as there, but for the room, as for walk.walk_step."""
     path, precision, where = walk_plan(hidden.shape[0], hidden.shape[1], w.shape[0], precision)
-    check_memory(w=w, hidden=hidden, bias=bias, room=room)
+    check_memory(hidden=hidden, bias=bias, room=room)
+    check_memory(w=w)
     run_on_host(_sums(path, precision), hidden, w, bias, room_of(room, where.size), where, largest, total)
 
 
 @cache
 def _sums(path, precision):
-    pack_hidden, load, logits, *_ = products(path, precision)
+    pack_hidden, load, _, logits, *_ = products(path, precision)
 
     def walk_sums(hidden, w, bias, room, plan, largest, total):
         batch, inputs = hidden.shape

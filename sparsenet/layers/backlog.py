@@ -45,7 +45,8 @@ class Backlog:
             self.settle(w, slots)
         self._note()
         owing = self._owed[:, :self._made + 1]
-        owing[:] = self._idle.more(tuple(owing), scalars)
+        for numbers, more in zip(owing, self._idle.more(tuple(owing.copy()), scalars), strict=True):
+            numbers[:] = more
         self._made += 1
 
     def _note(self) -> None:

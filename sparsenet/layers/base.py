@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.activations import Activation
+from sparsenet.bfloat16 import SHORT, stored, unstored
 from sparsenet.device import Array, Device
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.sparse import sparse_update
@@ -18,7 +19,7 @@ from sparsenet.optimizers import Optimizer
 from sparsenet.parallel import Solo
 
 _CHUNKS = 64  # independent parts of a sparse update
-_DRAWN = 8192  # units whose weights are drawn at a time
+_DRAWN = 2**20  # weights that are drawn at a time
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Parameter:
     """A weight matrix (inputs, units) or a bias (1, units): values, gradient and optimizer state on one device.
 
     Arrays lie row by row of what batches name: of inputs where those are sparse; else of units (`by_unit`), so that the
-    weights of an output lie side by side.
+    weights of an output lie side by side. Values and state may be bfloat16 alone, in arrays of uint16: see bfloat16.py.
     """
 
     def __init__(self, inputs: int, units: int, initializer: Initializer, bias: bool = False,
@@ -68,6 +69,8 @@ class Parameter:
         """How many steps of that optimizer were made"""
         self.prepared_by: Any = None
         """The network that last prepared it for training: networks that share a layer may train it in turn"""
+        self.key = np.zeros(1, np.uint64)
+        """Random stream of this step's rounding, for bfloat16"""
         self.source: tuple[Any, Array] | None = None
         """(SparseBatch, delta) of the last backward pass, where there is no gradient array"""
         self._scratch: Array = None
@@ -87,44 +90,49 @@ class Parameter:
     def initialize(self, device: Device, comm: Solo, key: np.uint64, dtype: Any) -> None:
         """Draw this rank's units."""
         first, stop = comm.bounds(self.units)
-        if not self.by_unit:
-            self.value = device.put(self.initializer(key, (self.inputs, stop - first), first, self.units).astype(dtype))
-            return
-        drawn = np.empty((stop - first, self.inputs), dtype)
-        for start in range(first, stop, _DRAWN):  # turned part by part: there may be no room for twice the whole
-            end = min(start + _DRAWN, stop)
-            drawn[start - first:end - first] = self.initializer(key, (self.inputs, end - start), start, self.units).T
+        shape = (stop - first, self.inputs) if self.by_unit else (self.inputs, stop - first)
+        drawn = np.empty(shape, dtype)
+        units, each = drawn if self.by_unit else drawn.T, max(1, _DRAWN // self.inputs)
+        for start in range(first, stop, each):  # part by part: there may be no room for twice the whole
+            end = min(start + each, stop)
+            numbers = self.initializer(key, (self.inputs, end - start), start, self.units)
+            units[start - first:end - first] = stored(numbers.T, dtype)
         self.value = device.put(drawn)
 
-    def fetch(self, device: Device) -> np.ndarray:
-        """The values on the host, (inputs, units)."""
+    def fetch(self, device: Device, as_stored: bool = False) -> np.ndarray:
+        """The values on the host, (inputs, units); as_stored: bfloat16 as the uint16 that hold it."""
         values = device.fetch(self.value)
+        values = values if as_stored else unstored(values)
         return values.T if self.by_unit else values
 
     def write(self, device: Device, values: np.ndarray) -> None:
-        """Replace the values by others (inputs, units)."""
-        device.write(self.value, np.ascontiguousarray(values.T) if self.by_unit else values)
+        """Replace the values by others (inputs, units), where uint16 are bfloat16."""
+        device.write(self.value, np.ascontiguousarray(stored(values.T if self.by_unit else values, self.value.dtype)))
 
     def fetch_slots(self, device: Device) -> np.ndarray:
-        """The optimizer's state on the host, (count, inputs, units)."""
+        """The optimizer's state on the host, (count, inputs, units), as it is stored."""
         slots = device.fetch(self.slots)
         return slots.transpose(0, 2, 1) if self.by_unit else slots
 
-    def put_slots(self, device: Device, slots: np.ndarray) -> None:
-        """Take over an optimizer's state (count, inputs, units)."""
-        self.slots = device.put(slots.transpose(0, 2, 1) if self.by_unit else slots)
+    def put_slots(self, device: Device, slots: np.ndarray, dtype: Any) -> None:
+        """Take over an optimizer's state (count, inputs, units), where uint16 are bfloat16, to be stored as dtype."""
+        self.slots = device.put(stored(slots.transpose(0, 2, 1) if self.by_unit else slots, dtype))
 
-    def prepare(self, device: Device, optimizer: Optimizer, network: Any, *, fused: bool = False,
+    def prepare(self, device: Device, optimizer: Optimizer, network: Any, slots_dtype: Any, *, fused: bool = False,
                 streamed: bool = False) -> None:
         """Allocate what training needs. The state of an optimizer of this name is kept, another begins anew.
 
-        fused     the update sums the gradient itself, of a sparse input
-        streamed  a streaming head makes both, of an output's weight
+        slots_dtype  of the optimizer's state
+        fused        the update sums the gradient itself, of a sparse input
+        streamed     a streaming head makes both, of an output's weight
         """
-        shape, dtype, self.prepared_by = self.value.shape, self.value.dtype, network
+        shape, dtype, self.prepared_by = self.value.shape, network.dtype, network
         self._backlog = self.catch_up = None
         if self.slots is None or self.trained_with != optimizer.name or self.slots.shape[0] != optimizer.slots:
-            self.slots, self.trained_with, self.step = device.zeros((optimizer.slots, *shape), dtype), optimizer.name, 0
+            self.slots, self.trained_with = device.zeros((optimizer.slots, *shape), slots_dtype), optimizer.name
+            self.step = 0
+        elif self.slots.dtype != slots_dtype:
+            self.slots = device.put(stored(device.fetch(self.slots), slots_dtype))
         if streamed:
             self.gradient = None
         elif fused:
@@ -140,8 +148,9 @@ class Parameter:
         if self._backlog is not None:
             self._backlog.settle(self._value, self.slots)
 
-    def begin_step(self, scalars: tuple[float, ...]) -> None:
-        """A step of the optimizer begins, with these numbers of its rule."""
+    def begin_step(self, scalars: tuple[float, ...], key: np.uint64) -> None:
+        """A step of the optimizer begins, with these numbers of its rule, and a random stream of its own."""
+        self.key[0] = key
         if self._backlog is not None:
             self._backlog.owe(self._value, self.slots, scalars)
 

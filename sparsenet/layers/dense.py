@@ -7,6 +7,7 @@ import numpy as np
 
 from sparsenet import activations, initializers
 from sparsenet.activations import Activation
+from sparsenet.bfloat16 import SHORT, unstored
 from sparsenet.device import Array
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.activation import activate, hidden_delta
@@ -18,6 +19,9 @@ from sparsenet.kernels.sparse import sparse_forward, sparse_weight_gradient
 from sparsenet.layers.base import Layer, Node, Parameter, Signal
 from sparsenet.layers.batch import SparseBatch
 from sparsenet.losses import Loss
+
+
+_PART = 8192  # units at a time
 
 
 class Dense(Layer):
@@ -93,7 +97,9 @@ class Dense(Layer):
                     activate(self.activation.value, bias, out.y)
                 continue
             source.whole = self.comm.gather(x)
-            if i == last:
+            if weight.value.dtype == SHORT:
+                self._forward_in_parts(source.whole, weight.value, bias, out)
+            elif i == last:
                 matmul_activate(self.activation.value, source.whole, weight.value, bias, out.y,
                                 transpose_b=weight.by_unit, accumulate=i > 0, precision=out.precision,
                                 scratch=out.scratch)
@@ -109,6 +115,15 @@ class Dense(Layer):
             row_divide(out.row_total, out.y)
         elif self.dropout and out.key is not None:
             dropout(out.key, self.dropout, out.y, self.comm.bounds(self.units)[0], self.units)
+
+    def _forward_in_parts(self, x: Array, w: Array, bias: Array, out: Signal) -> None:
+        """matmul_activate with weights of an output in bfloat16: some at a time become float32."""
+        for first in range(0, len(w), _PART):
+            some, of_some = unstored(w[first:first + _PART]), bias[first:first + _PART]
+            y = np.empty((len(x), len(some)), np.float32)
+            matmul_activate(self.activation.value, x, some, of_some, y, transpose_b=True, precision=out.precision,
+                            scratch=out.scratch)
+            out.y[:, first:first + _PART] = y
 
     def delta(self, out: Signal) -> None:
         if self.activation.rowwise:
