@@ -3,7 +3,7 @@ arrays that keep them.
 
 Products round to nearest, ties to even. What is kept is rounded at random, up with the probability that makes it right
 on average: steps smaller than a number's last place are not lost, they are made now and then (Gupta, Agrawal,
-Gopalakrishnan and Narayanan 2015, arXiv:1502.02551; of weights in bfloat16 alone: Zamirai, Zhang, Aberger and De Sa 2020,
+Gopalakrishnan and Narayanan 2015, arXiv:1502.02551; of bfloat16 alone: Zamirai, Zhang, Aberger and De Sa 2020,
 arXiv:2010.06192). The random bits are a pure function of a key and the number's place in its array.
 """
 
@@ -37,8 +37,7 @@ _BY_13 = np.uint32(13)
 
 
 def stored(values: np.ndarray, dtype: Any) -> np.ndarray:
-    """Numbers, of which uint16 are bfloat16, as an array of that dtype keeps them: see SHORT. Rounded to nearest, ties to
-    even."""
+    """Numbers, of which uint16 are bfloat16, as an array of that dtype keeps them; to nearest, ties to even."""
     if np.dtype(dtype) != SHORT or values.dtype == SHORT:
         return (values if np.dtype(dtype) == SHORT else unstored(values)).astype(dtype, copy=False)
     short = np.empty(values.shape, SHORT)

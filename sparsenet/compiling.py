@@ -50,8 +50,7 @@ def _loops_itself(function: FunctionType) -> bool:
 
 
 def summing(function: Callable) -> Callable:
-    """As `scalar`, for a function whose sums may be made in any order: the same one each time, of many numbers at once.
-    """
+    """As `scalar`, for sums that may be made in any order, many at once: it is the same order each time."""
     return njit(kernel_cache.named(function), fastmath={"reassoc", "nsz"}, **_CPU_FLAGS)
 
 
@@ -62,9 +61,8 @@ def _with_maths(function: FunctionType) -> FunctionType:
     """The function with `maths` in place of `math`."""
     scope, used = function.__globals__, function.__code__.co_names
     meant = {name: _MEANT[id(scope[name])] for name in used if id(scope.get(name)) in _MEANT}
-    if not {fast.__name__ for fast in maths.FAST}.intersection(used):
-        return function
-    return rebound(function, {**scope, **meant}, function.__closure__) if meant else function
+    needed = meant and {fast.__name__ for fast in maths.FAST}.intersection(used)
+    return rebound(function, {**scope, **meant}, function.__closure__) if needed else function
 
 
 def plain(function: Any) -> Callable:

@@ -1,17 +1,14 @@
 """A network: the nodes that layers made, in order, with their buffers on one device."""
 
-import json
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from sparsenet import losses
+from sparsenet import losses, model_files
 from sparsenet.activations import Activation
 from sparsenet.bfloat16 import SHORT, finite
-from sparsenet.data.arrays import as_json, read_arrays, write_arrays
 from sparsenet.device import Device, device_of
 from sparsenet.device import device as find_device
 from sparsenet.feeding import Door, by_name
@@ -19,14 +16,21 @@ from sparsenet.heads import head_of, needs_head, why_plain
 from sparsenet.kernels.tiles import PRECISIONS
 from sparsenet.layers.base import Node, Parameter
 from sparsenet.layers.feed import Feed
-from sparsenet.layers.graph import copied, describe, find, name_layers, name_nodes, ordered, rebuild
+from sparsenet.layers.graph import (
+    copied,
+    name_layers,
+    name_nodes,
+    ordered,
+    parameter_uses,
+    sparse_weights,
+)
 from sparsenet.layers.input import InputLayer
 from sparsenet.losses import Loss
 from sparsenet.optimizers import Optimizer
 from sparsenet.passes import Passes, Step
 from sparsenet.seeds import stream_key
+from sparsenet.storage import Storage, settings_on
 from sparsenet.threads import exclusive
-from sparsenet.vectors import told
 
 Nodes = Node | Sequence[Node] | Mapping[str, Node]
 Matrices = Any  # a matrix, or a list of them, or a dict by name: as the nodes were given
@@ -69,13 +73,7 @@ class Network:
         self.dtype = next((np.dtype(one) for name, one in known.items() if dtype in (name, one)), None)
         if self.dtype is None:
             raise ValueError(f"dtype: expected 'float32', or 'float64' on the CPU, got {dtype!r} on {self.device.name}")
-        self.storage = {"weights": weights, "slots": slots}
-        for what, kept in self.storage.items():
-            if kept not in ("float32", "bfloat16"):
-                raise ValueError(f"{what}: expected 'float32' or 'bfloat16', got {kept!r}")
-            if kept == "bfloat16" and (self.device.name != "cpu" or self.dtype != np.float32):
-                raise ValueError(f"{what}: 'bfloat16' is for float32 networks on the CPU, "
-                                 f"got {self.dtype} on {self.device.name}")
+        self.storage = Storage(weights, slots, self.dtype, self.device)
         stream_key(seed, "")  # refuses what is no integer
         given_inputs, given_outputs = _listed(inputs, "inputs"), _listed(outputs, "outputs")
         self.nodes = ordered(list(given_outputs.values()), list(given_inputs.values()))
@@ -87,13 +85,14 @@ class Network:
             if isinstance(node.layer, InputLayer):
                 raise ValueError(f"output {name!r}: is an Input; expected the result of another layer")
         self.losses = self._match_losses(loss)
-        self._plain = {name: why_plain(node, self.losses[name], self.nodes, list(self.outputs.values()), self.dtype,
+        self.plain = {name: why_plain(node, self.losses[name], self.nodes, list(self.outputs.values()), self.dtype,
                                        streaming)
                        for name, node in self.outputs.items() if name in self.losses}
-        for name, reason in self._plain.items():
+        for name, reason in self.plain.items():
             if reason and streaming:
                 raise ValueError(f"streaming: output {name!r} cannot: {reason}")
-        self._short = self._find_short() if "bfloat16" in self.storage.values() else set()
+        self.storage.choose(self.nodes, [self.outputs[name] for name, reason in self.plain.items()
+                                          if reason is None and not needs_head(self.losses[name])])
         self.parameters = self._collect_parameters()
         self.step = 0
         """Training steps made so far"""
@@ -101,7 +100,7 @@ class Network:
         """Training epochs made so far"""
         self.optimizer: Optimizer | None = None
         heads = {name: head_of(self.outputs[name], self.losses[name], self.device, precision)
-                 for name, reason in self._plain.items() if reason is None}
+                 for name, reason in self.plain.items() if reason is None}
         self.passes = Passes(self.nodes, self.names, self.inputs, self.outputs, self.losses, heads, self.device,
                              self.dtype, precision)
         self._steps: Step | None = None
@@ -123,36 +122,16 @@ class Network:
                 raise ValueError(f"output {name!r}: {error}") from error
         return found
 
-    def _of_sparse_inputs(self) -> tuple[set[Parameter], Counter[Parameter]]:
-        """(weights of sparse inputs, how often each parameter is used)."""
-        uses = Counter(parameter for node in self.nodes for parameter in node.layer.parameters.values())
-        weights = (node.layer.weight_of(i) for node in self.nodes for i, source in enumerate(node.inputs)
-                   if source.sparse)
-        return {weight for weight in weights if weight is not None}, uses
-
-    def _find_short(self) -> set[Parameter]:
-        """Parameters that can be stored in bfloat16."""
-        sparse, uses = self._of_sparse_inputs()
-        short = {weight for weight in sparse if uses[weight] == 1}
-        short |= {self.outputs[name].layer.parameters["weight"] for name, reason in self._plain.items()
-                  if reason is None and not needs_head(self.losses[name])}
-        if not short:
-            raise ValueError("weights, slots: 'bfloat16' is for streaming outputs and sparse inputs, and there is none")
-        return short
-
     def _collect_parameters(self) -> dict[str, Parameter]:
         found: dict[str, Parameter] = {}
         for layer in dict.fromkeys(node.layer for node in self.nodes):
             for name, parameter in layer.parameters.items():
                 title = f"{self.layer_names[layer]}/{name}"
                 found[title] = parameter
-                short = parameter in self._short and self.storage["weights"] == "bfloat16"
                 if parameter.value is None:
                     parameter.initialize(self.device, layer.comm, stream_key(self.seed, title),
-                                         SHORT if short else self.dtype)
-                known = parameter.value.dtype
-                if device_of(parameter.value) is not self.device or (short and known != SHORT) or (
-                        known != self.dtype and not (known == SHORT and self.dtype == np.float32)):
+                                         self.storage.of_weights(parameter))
+                elif device_of(parameter.value) is not self.device or not self.storage.fits(parameter):
                     raise ValueError(f"{title} belongs to a network on another device or of another dtype; "
                                      "network.copy(device=…, dtype=…) makes one with its own weights")
         return found
@@ -167,9 +146,9 @@ class Network:
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace parameters by name. Raises ValueError for an unknown name, another shape, NaN or infinity."""
-        self._set_weights(weights, as_stored=False)
+        self.put_weights(weights, as_stored=False)
 
-    def _set_weights(self, weights: Mapping[str, np.ndarray], as_stored: bool) -> None:
+    def put_weights(self, weights: Mapping[str, np.ndarray], as_stored: bool) -> None:
         """As set_weights; as_stored: uint16 are bfloat16."""
         checked = []
         for name, array in weights.items():
@@ -210,7 +189,7 @@ class Network:
         """
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer: expected an Optimizer, as optimizers.adam() makes one, got {optimizer!r}")
-        sparse, uses = self._of_sparse_inputs()
+        sparse, uses = sparse_weights(self.nodes), parameter_uses(self.nodes)
         for name, parameter in self.parameters.items():
             if optimizer.lazy and parameter in sparse and uses[parameter] > 1:
                 raise ValueError(f"optimizer: lazy=True is for weights of a sparse input that are used once; "
@@ -221,19 +200,15 @@ class Network:
         fused = set() if keep_gradients else {weight for weight in sparse if uses[weight] == 1}
         for name, parameter in self.parameters.items():
             if parameter.value.dtype == SHORT and parameter not in fused | streamed:
-                raise ValueError(f"{name} is stored in bfloat16: it can be trained as the weight of a sparse input used "
-                                 "once, or of a streaming output with sparse targets, and without keep_gradients")
-            parameter.prepare(self.device, optimizer, self, self._slots_dtype(parameter, fused | streamed),
-                              fused=parameter in fused, streamed=parameter in streamed)
+                raise ValueError(f"{name} is stored in bfloat16: that is for weights of a sparse input, used once, and "
+                                 "of streaming outputs with sparse targets, without keep_gradients")
+            slots = self.storage.of_slots(parameter) if parameter in fused | streamed else self.dtype
+            parameter.prepare(self.device, optimizer, self, slots, fused=parameter in fused,
+                              streamed=parameter in streamed)
         if self._steps is not None:
             self._steps.forget()  # they used gradients and state of before
         self._steps = Step(self.passes, self.parameters, optimizer, self.seed, self.streamed)
         self.optimizer = optimizer
-
-    def _slots_dtype(self, parameter: Parameter, those: Collection[Parameter]) -> np.dtype:
-        """Of the optimizer's state of a parameter that is among those, or not."""
-        short = parameter in self._short and parameter in those and self.storage["slots"] == "bfloat16"
-        return SHORT if short else self.dtype
 
     def train_batch(self, inputs: Mapping[str, Feed], targets: Mapping[str, Feed], rows: np.ndarray,
                     coming: np.ndarray | None = None) -> float:
@@ -288,28 +263,8 @@ class Network:
         return found if len(found) > 1 else next(iter(found.values()))
 
     def summary(self) -> str:
-        """A table of the layers."""
-        reads = {node: ", ".join(self.names[source] for source in node.inputs) for node in self.nodes}
-        first = max(16, *(len(name) + 2 for name in self.names.values()))
-        second = max(24, *(len(names) + 2 for names in reads.values()))
-        lines = [f"{'node':<{first}}{'reads':<{second}}{'units':>10}{'parameters':>14}  activation"]
-        for node in self.nodes:
-            count = sum(p.inputs * p.units for p in node.layer.parameters.values())
-            activation = node.layer.activation
-            kind = activation.name if activation else "sparse" if node.sparse else "dense"
-            for name, output in self.outputs.items():
-                if node is output and name in self._plain:
-                    reason = self._plain[name]
-                    kind += f"; plain: {reason}" if reason else "; streaming"
-            lines.append(f"{self.names[node]:<{first}}{reads[node]:<{second}}{node.units:>10,}{count:>14,}  {kind}")
-        total = sum(p.inputs * p.units for p in self.parameters.values())
-        vectors = f", {told()}" if self.device.name == "cpu" else ""
-        lines.append(f"{total:,} parameters of {self.dtype} on {self.device.name}{vectors}")
-        if self._short:
-            names = ", ".join(name for name, parameter in self.parameters.items() if parameter in self._short)
-            what = " and ".join(what for what, kept in self.storage.items() if kept == "bfloat16")
-            lines.append(f"stored in bfloat16: {what} of {names}")
-        return "\n".join(lines)
+        """A table of the layers, which of them stream in training and why others do not."""
+        return model_files.summary(self)
 
     # ---- files
 
@@ -321,31 +276,11 @@ class Network:
         Raises OSError where it cannot be written; ValueError for layers of your own class, and for weights that hold
         NaN or infinity: the file that was there stays.
         """
-        kept = {f"weight {name}": p.fetch(self.device, as_stored=True) for name, p in self.parameters.items()}
-        for title, array in kept.items():
-            if not finite(array):
-                raise ValueError(f"save: {title} holds NaN or infinity; {path} was not written")
-        kept |= {f"slots {name}": p.fetch_slots(self.device) for name, p in self.parameters.items()
-                 if p.slots is not None and p.slots.shape[0]}
-        write_arrays(path, {
-            **self.describe(), "deterministic": self.deterministic,
-            "precision": self.precision.replace("cublas", "float32"),  # a file is read on any device
-            "storage": self.storage,
-            "step": self.step, "epoch": self.epoch, "training": training or {},
-            "parameters": {name: {"trained_with": p.trained_with, "step": p.step}
-                           for name, p in self.parameters.items()},
-        }, {**kept, **(arrays or {})})
+        model_files.save(self, path, training or {}, arrays or {})
 
     def describe(self) -> dict[str, Any]:
         """What the network computes, as a file has it: layers, connections, losses, seed and dtype."""
-        return json.loads(as_json({
-            **describe(self.nodes, self.layer_names),
-            "inputs": {name: self.nodes.index(node) for name, node in self.inputs.items()},
-            "outputs": {name: self.nodes.index(node) for name, node in self.outputs.items()},
-            "losses": {name: {"name": one.name, "settings": None if one.settings is None else dict(one.settings)}
-                       for name, one in self.losses.items()},
-            "seed": int(self.seed), "dtype": str(self.dtype),
-        }))
+        return model_files.describe_network(self)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, device: str | Device | None = None,
@@ -354,23 +289,7 @@ class Network:
 
         Raises FileNotFoundError, and ValueError for a file that holds no sparsenet network or needs `own`.
         """
-        description, arrays = read_arrays(path)
-        try:
-            nodes = rebuild(description, own or {})
-            found = {name: find(entry, losses.LOSSES, own or {}, "loss")
-                     for name, entry in description["losses"].items()}
-            inputs, outputs = ({name: nodes[i] for name, i in description[end].items()}
-                               for end in ("inputs", "outputs"))
-            network = cls(inputs, outputs, found or None, seed=description["seed"], device=device,
-                          dtype=description["dtype"], precision=description["precision"],
-                          deterministic=description["deterministic"],
-                          **(description.get("storage", {}) if find_device(device).name == "cpu" else {}))
-            network.restore(description, arrays)
-        except (KeyError, IndexError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-            raise ValueError(f"{path}: not a network that this version can read ({error!r})") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        return network
+        return model_files.load(cls, path, device, own or {})
 
     def copy(self, *, dtype: str | None = None, device: str | Device | None = None) -> "Network":
         """The same network with its own weights, on another device or of another dtype; optimizer state is left."""
@@ -379,26 +298,14 @@ class Network:
         twin = Network(inputs, outputs, self.losses or None, seed=self.seed, device=device or self.device,
                        dtype=dtype or str(self.dtype), precision=self.precision,
                        streaming=None if dtype else self.streaming, deterministic=self.deterministic,
-                       **(self.storage if dtype is None and find_device(device or self.device).name == "cpu" else {}))
+                       **({} if dtype else settings_on(find_device(device or self.device), self.storage.settings)))
         twin.set_weights(self.weights)
         twin.step, twin.epoch = self.step, self.epoch
         return twin
 
     def restore(self, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Take over weights, optimizer state and counters of a file. Raises ValueError where they do not fit."""
-        slots = {name: arrays.get(f"slots {name}", np.zeros((0, p.inputs, p.value.size // p.inputs), self.dtype))
-                 for name, p in self.parameters.items()}
-        states = {name: description["parameters"][name] for name in self.parameters}
-        step, epoch = int(description["step"]), int(description["epoch"])
-        for name, parameter in self.parameters.items():
-            if slots[name].shape[1:] != (parameter.inputs, parameter.value.size // parameter.inputs):
-                raise ValueError(f"optimizer state of {name!r} has shape {slots[name].shape[1:]}")
-        self._set_weights({name: arrays[f"weight {name}"] for name in self.parameters}, as_stored=True)
-        for name, parameter in self.parameters.items():
-            parameter.put_slots(self.device, slots[name], self._slots_dtype(parameter, self._short))
-            parameter.trained_with, parameter.step = states[name]["trained_with"], int(states[name]["step"])
-            parameter.prepared_by = None
-        self.step, self.epoch = step, epoch
+        model_files.restore(self, description, arrays)
 
 
 def _listed(nodes: Nodes, what: str) -> dict[str | int, Node]:

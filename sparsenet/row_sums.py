@@ -10,7 +10,8 @@ from numba.extending import intrinsic
 
 from sparsenet.compiling import scalar
 from sparsenet.vector_code import address, at, fetch, load, spread, store
-from sparsenet.vectors import chosen, prefetch
+from sparsenet.vector_loops import prefetch
+from sparsenet.vectors import chosen
 
 _VECTORS = 8  # registers of a sum; as many hold what is added, or are free
 _LINE = 16  # float32 numbers of a cache line

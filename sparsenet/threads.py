@@ -41,6 +41,11 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
+def most_threads() -> int:
+    """How many of them a parallel loop may ever have."""
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
 class _Exclusive:
     """The one who runs kernels; see `exclusive`."""
 

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from sparsenet.compiling import scalar
 from sparsenet.threads import gemm
-from sparsenet.vector_code import address, at, check_flat, dot_products, fetch, fused, load, shuffled, spread, store
+from sparsenet.vector_code import address, at, check_flat, dot_products, fused, load, shuffled, spread, store
 
 
 class Vectors(NamedTuple):
@@ -58,7 +58,6 @@ PRECISIONS = "float32", "bfloat16"
 _BIT, _SIXTEEN = np.uint32(1), np.uint32(16)
 _HALF, _QUIET, _HIGH = np.uint32(0x7FFF), np.uint32(0x400000), np.uint32(0xFFFF0000)  # parts of a float32's bits
 _SINGLE, _NORMAL, _TRANSPOSED = ord("s"), ord("n"), ord("t")
-_SOME = 16  # numbers of a vector where any path will do: LLVM splits what is too wide
 
 
 # ---- which path
@@ -269,64 +268,3 @@ def turn(lanes: int) -> Callable:
             return context.get_dummy_value()
         return types.void(source, i, i, target, i, i), generate
     return turn
-
-
-def _compare(nan):
-    """The intrinsic that compares 64 numbers of flat float32 arrays; nan: what it says of NaN."""
-    @intrinsic
-    def compare(typing_context, z, start, thresholds, t_start):
-        check_flat(z, types.float32)
-        check_flat(thresholds, types.float32)
-
-        def generate(context, builder, signature, values):
-            numbers = ir.VectorType(ir.FloatType(), 64)
-            left, right = (load(builder, address(context, builder, signature, values, place), numbers)
-                           for place in (0, 2))
-            larger = (builder.fcmp_unordered if nan else builder.fcmp_ordered)(">", left, right)
-            return builder.bitcast(larger, ir.IntType(64))
-        return types.uint64(z, types.intp, thresholds, types.intp), generate
-    return compare
-
-
-above = _compare(False)
-"""above(z, start, thresholds, t_start): bit i of a uint64 says z[start + i] > thresholds[t_start + i], for i < 64."""
-
-above_or_nan = _compare(True)
-"""As above, but the bit of a NaN is set too."""
-
-
-@scalar
-def add_both(g, g_start, h, h_start, dh, dh_start, w, w_start, d, length):
-    """g += d h and dh += d w, so many numbers of each from their starts on: flat float32 arrays, none in another."""
-    whole = length // _SOME * _SOME
-    for i in range(0, whole, _SOME):
-        _add_both_vectors(g, g_start + i, h, h_start + i, dh, dh_start + i, w, w_start + i, d)
-    for i in range(whole, length):
-        g[g_start + i] += d * h[h_start + i]
-        dh[dh_start + i] += d * w[w_start + i]
-
-
-@intrinsic
-def _add_both_vectors(typing_context, g, g_start, h, h_start, dh, dh_start, w, w_start, d):
-    for array in (g, h, dh, w):
-        check_flat(array, types.float32)
-    i = types.intp
-
-    def generate(context, builder, signature, values):
-        numbers = ir.VectorType(ir.FloatType(), _SOME)
-        places = [address(context, builder, signature, values, place) for place in (0, 2, 4, 6)]
-        g, h, dh, w = (load(builder, place, numbers) for place in places)
-        factor = spread(builder, values[8], _SOME)
-        store(builder, fused(builder, factor, h, g), places[0])
-        store(builder, fused(builder, factor, w, dh), places[2])
-        return context.get_dummy_value()
-    return types.void(g, i, h, i, dh, i, w, i, types.float32), generate
-
-
-@intrinsic
-def prefetch(typing_context, array, place):
-    """Bring array[place] of a flat array, and what lies beside it, into the cache for reading."""
-    def generate(context, builder, signature, values):
-        fetch(builder, address(context, builder, signature, values, 0))
-        return context.get_dummy_value()
-    return types.void(array, types.intp), generate

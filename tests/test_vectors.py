@@ -11,7 +11,8 @@ from sparsenet import kernel_cache, vectors
 from sparsenet.testing import assert_close
 from sparsenet.testing.strategies import dense
 from sparsenet.threads import exclusive
-from sparsenet.vectors import PATHS, above, add_both, available, chosen, pack, prefetch, product, told
+from sparsenet.vector_loops import above, above_or_nan, add_both, prefetch
+from sparsenet.vectors import PATHS, available, chosen, pack, product, told
 
 each_path = pytest.mark.parametrize("path", available(), ids=lambda path: path.name)
 with_pairs = pytest.mark.parametrize("path", [pytest.param(path, id=path.name, marks=pytest.mark.skipif(
@@ -279,6 +280,11 @@ def above_at(z, start, thresholds, t_start):
 
 
 @njit
+def above_or_nan_at(z, start, thresholds, t_start):
+    return above_or_nan(z, start, thresholds, t_start)
+
+
+@njit
 def add_both_at(g, g_start, h, h_start, dh, dh_start, w, w_start, d, length):
     prefetch(h, h_start)
     add_both(g, g_start, h, h_start, dh, dh_start, w, w_start, d, length)
@@ -308,4 +314,6 @@ def test_kinds_of_arrays_are_checked():
 def test_nan_is_not_above():
     z = np.full(64, np.nan, np.float32)
     z[3] = np.inf
+    z[5] = -1
     assert above_at(z, 0, np.zeros(64, np.float32), 0) == 1 << 3
+    assert above_or_nan_at(z, 0, np.zeros(64, np.float32), 0) == 2**64 - 1 - (1 << 5)

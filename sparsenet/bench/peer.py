@@ -51,12 +51,11 @@ def training_steps(workload: "Workload", precision: str, compiled: bool, optimiz
                 y = torch.sigmoid(layer(y))
             return self.layers[-1](y)
 
-    def loss(logits: Any, rows: Any, columns: Any) -> Any:
+    def loss(logits: Any, ones: Any, rows: Any, columns: Any) -> Any:
         logits = logits.float()
         chosen = logits[rows, columns]
         if workload.output == "softmax":
-            weights = torch.bincount(rows, minlength=len(logits))
-            return ((logits.logsumexp(1) * weights).sum() - chosen.sum()) / len(logits)
+            return ((logits.logsumexp(1) * ones).sum() - chosen.sum()) / len(logits)
         if not margins:
             return (functional.softplus(logits).sum() - chosen.sum()) / len(logits)
         # Held at the margin the loss has no slope: the same gradients, and half the time of a comparison.
@@ -73,10 +72,10 @@ def training_steps(workload: "Workload", precision: str, compiled: bool, optimiz
     batches = [tuple(None if array is None else torch.as_tensor(array, device=place) for array in batch)
                for batch in _batches(workload)]
 
-    def objective(indices: Any, offsets: Any, values: Any, rows: Any, columns: Any) -> Any:
+    def objective(indices: Any, offsets: Any, values: Any, ones: Any, rows: Any, columns: Any) -> Any:
         with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bfloat16"):
             logits = peer(indices, offsets, values)
-        return loss(logits, rows, columns)
+        return loss(logits, ones, rows, columns)
 
     update: Any = rule.step
     if compiled:
@@ -96,15 +95,16 @@ def training_steps(workload: "Workload", precision: str, compiled: bool, optimiz
 
 
 def _batches(workload: "Workload") -> list[tuple[Any, ...]]:
-    """(indices, offsets, values or None of the inputs; rows, columns of the targets) of each batch."""
+    """(indices, offsets, values or None of the inputs; number of ones in each target, their rows, their columns) of each
+    batch."""
     inputs, targets = workload.examples()
     found: list[tuple[Any, ...]] = []
     for first in range(0, inputs.shape[0], workload.batch):
         (x, offsets), (t, starts) = (_part(matrix, first, workload.batch) for matrix in (inputs, targets))
         values = inputs.data[x] if workload.valued else None
-        found.append((inputs.indices[x].astype(np.int64), offsets[:-1], values,
-                      np.repeat(np.arange(len(starts) - 1), np.diff(starts)),
-                      targets.indices[t].astype(np.int64)))
+        ones = np.diff(starts)
+        found.append((inputs.indices[x].astype(np.int64), offsets[:-1], values, ones,
+                      np.repeat(np.arange(len(ones)), ones), targets.indices[t].astype(np.int64)))
     return found
 
 

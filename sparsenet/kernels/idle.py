@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from sparsenet.device import Array, launch, scalar
-from sparsenet.kernels.update import ROOM
+from sparsenet.kernels.update import NEXT, PIECE, ROOM, fetch_piece
 from sparsenet.shapes import check
 
 _ZERO, _ONE = np.float32(0), np.int32(1)
@@ -61,6 +61,8 @@ def _catch_up(idle, count, numbers, listed):
 
 @cache
 def _catch_up_on_cpu(idle, count, numbers, listed):
+    fetch = fetch_piece(count)
+
     @scalar
     def rest(w, m, v, c):
         for u in range(w.shape[0]):
@@ -73,14 +75,25 @@ def _catch_up_on_cpu(idle, count, numbers, listed):
                 v[u] = second
 
     def catch_up(features, touched, made, table, w, slots, seen):
-        total = touched[0] if listed else seen.shape[0]
+        rows, units = w.shape
+        total = touched[0] if listed else rows
+        flat_w, flat_slots = w.reshape(w.size), slots.reshape(slots.size)
         for chunk in prange(_CHUNKS):
             for r in range(chunk, total, _CHUNKS):
-                f = features[r] if listed else r
-                if seen[f] < made[0]:
-                    t = table[seen[f]]
-                    c = (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])[:numbers]
-                    rest(w[f], slots[f] if count > 0 else w[f], slots[w.shape[0] + f] if count > 1 else w[f], c)
+                f, coming = np.int64(r), np.int64(min(r + NEXT * _CHUNKS, total - 1))
+                if listed:
+                    f, coming = np.int64(features[f]), np.int64(features[coming])
+                waits, fetches = seen[f] < made[0], seen[coming] < made[0]
+                t = table[min(seen[f], made[0])]
+                c = (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])[:numbers]
+                m = slots[f] if count > 0 else w[f]
+                v = slots[rows + f] if count > 1 else w[f]
+                for u in range(0, units, PIECE):
+                    stop = min(u + PIECE, units)
+                    if fetches:
+                        fetch(flat_w, flat_slots, coming, rows, units, u, stop - u)
+                    if waits:
+                        rest(w[f, u:stop], m[u:stop], v[u:stop], c)
     return catch_up
 
 

@@ -1,19 +1,20 @@
 """The three products of an output layer on a CPU, tile by tile: a tile of weights stays in a core's cache.
 
-A tile is some rows of item-major weights w (outputs, inputs), float32 or bfloat16. Its logits for the whole batch lie output by output,
-z[c, b], and so do the deltas that take their place. All working memory is one array, the room; a Plan says what lies
-where in it. Rows in it are padded to whole panels of the vector path, and by 16 numbers more: see vectors.product.
+A tile is some rows of item-major weights w (outputs, inputs), float32 or bfloat16. Its logits for the whole batch lie
+output by output, z[c, b], and so do the deltas that take their place. All working memory is one array, the room; a Plan
+says what lies where in it. Rows in it are padded to whole panels of the vector path, and by 16 numbers more: see
+vectors.product.
 """
 
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from sparsenet.bfloat16 import pack_across, pack_along, widened
 from sparsenet.device import scalar
+from sparsenet.threads import most_threads
 from sparsenet.vectors import Vectors, pack, product
 
 CHUNKS = 32
@@ -95,7 +96,7 @@ def plan(batch: int, inputs: int, outputs: int, path: Vectors, precision: str) -
     gradient, row, rows, saved = room(tile * wide), room(wide), room(4 * long), room(tile * batch)
     active, wanted = (room(2 * tile * -(-batch // 64)) for _ in range(2))
     thread = ends[-1]
-    sums = threads + thread * numba.config.NUMBA_NUM_THREADS
+    sums = threads + thread * most_threads()
     losses = sums + chunks * batch * wide
     return Plan(tile, chunks, wide, long, packed_wide, packed_long, zeros, by_input, by_example, threads, thread,
                 weights, weight_pairs, delta_pairs, by_example_pairs, gradient, row, rows, saved, active, wanted, sums,
@@ -114,14 +115,14 @@ class Room(NamedTuple):
     """uint64"""
     doubles: np.ndarray
 
-
-def room_of(array: np.ndarray, size: int) -> Room:
-    """A flat float32 array as a room. Raises ValueError where it has less than `size` elements."""
-    if array.ndim != 1 or array.size < size or array.dtype != np.float32:
-        raise ValueError(f"room: expected at least {size} float32 numbers on one axis, got {array.dtype} of shape "
-                         f"{array.shape}")
-    whole = array[:array.size // 2 * 2]
-    return Room(array, *(whole.view(kind) for kind in (np.uint32, np.int32, np.uint64, np.float64)))
+    @staticmethod
+    def of(array: np.ndarray, size: int) -> "Room":
+        """A flat float32 array as a room. Raises ValueError where it has less than `size` elements."""
+        if array.ndim != 1 or array.size < size or array.dtype != np.float32:
+            raise ValueError(f"room: expected at least {size} float32 numbers on one axis, got {array.dtype} of shape "
+                             f"{array.shape}")
+        whole = array[:array.size // 2 * 2]
+        return Room(array, *(whole.view(kind) for kind in (np.uint32, np.int32, np.uint64, np.float64)))
 
 
 class Products(NamedTuple):

@@ -15,15 +15,14 @@ import numpy as np
 from numba import prange
 
 from sparsenet.device import Array, cuda, device_of, launch_pair, part, scalar
-from sparsenet.kernels.update import ROOM, accesses, regularized, step_of
-from sparsenet.row_sums import add_rows, fetch_row
+from sparsenet.kernels.update import NEXT, PIECE, ROOM, accesses, fetch_piece, regularized, step_of
+from sparsenet.row_sums import add_rows
 from sparsenet.shapes import check, in_fours, values_or
 
 _ZERO = np.float32(0)
 _WARP = 32  # threads that a GPU runs in step
 _LONG_FLIGHT, _FLIGHT = 8, 4  # rows that a thread asks for before it adds the first, of an example or of a feature
-_AHEAD, _NEXT = 16, 4  # rows that a core asks for before it adds them, or updates them
-_PIECE = 128  # numbers of a row that it asks for at a time
+_AHEAD = 16  # rows that a core asks for before it adds them
 
 
 def sparse_forward(indptr: Array, indices: Array, data: Array | None, weight: Array, y: Array,
@@ -268,7 +267,7 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
 
 @cache
 def _update_on_cpu(rule, count, numbers, valued):
-    add = add_rows(valued, True, 0)
+    add, fetch = add_rows(valued, True, 0), fetch_piece(count)
 
     @scalar
     def learn(w, m, v, gradient, l2, l1, s):
@@ -288,16 +287,14 @@ def _update_on_cpu(rule, count, numbers, valued):
         for chunk in prange(chunks):
             gradient = scratch[chunk]
             for r in range(chunk, total, chunks):  # strided: neighbours are alike in popularity
-                f, coming, end = features[r], np.int64(features[min(r + _NEXT * chunks, total - 1)]), indptr[r + 1]
+                f, coming, end = features[r], np.int64(features[min(r + NEXT * chunks, total - 1)]), indptr[r + 1]
                 gradient[:] = _ZERO
                 add(gradient, delta, examples, indptr[r], end, end, data, positions)
                 m = slots[f] if count > 0 else gradient
                 v = slots[rows + f] if count > 1 else gradient
-                for u in range(0, units, _PIECE):
-                    stop = min(u + _PIECE, units)
-                    fetch_row(flat_w, coming * units + u, stop - u)
-                    for slot in range(count):
-                        fetch_row(flat_slots, (slot * rows + coming) * units + u, stop - u)
+                for u in range(0, units, PIECE):
+                    stop = min(u + PIECE, units)
+                    fetch(flat_w, flat_slots, coming, rows, units, u, stop - u)
                     learn(w[f, u:stop], m[u:stop], v[u:stop], gradient[u:stop], l2, l1, s)
     return sparse_update
 

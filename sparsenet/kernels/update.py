@@ -6,10 +6,14 @@ import numpy as np
 
 from sparsenet.device import Array, cuda, device_of, launch, part, scalar
 from sparsenet.instructions import load4, store4
+from sparsenet.row_sums import fetch_row
 from sparsenet.shapes import check, in_fours
 
 ROOM = np.zeros(8, np.float32)
 """How many numbers a rule may have for each step: as many as there is room for"""
+
+NEXT, PIECE = 4, 128
+"""How many rows ahead a core asks for what it will update, and how many numbers at a time"""
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -102,6 +106,17 @@ def step_of(rule, count, numbers, width):
         if count > 1:
             store(slots, w.shape[0] + f, u, v)
     return step
+
+
+@cache
+def fetch_piece(count):
+    """Compiled function: ask for numbers u to u + length - 1 of row f, of flat w and of the state beside it."""
+    @scalar
+    def fetch_piece(w, slots, f, rows, units, u, length):
+        fetch_row(w, f * units + u, length)
+        for slot in range(count):
+            fetch_row(slots, (slot * rows + f) * units + u, length)
+    return fetch_piece
 
 
 @cache

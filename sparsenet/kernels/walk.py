@@ -21,7 +21,7 @@ from sparsenet.compiling import summing
 from sparsenet.device import Array, run_on_host, scalar
 from sparsenet.kernels.loss import first_from
 from sparsenet.kernels.output import Output, Rule
-from sparsenet.kernels.panels import Plan, plan, products, room_of
+from sparsenet.kernels.panels import Plan, Room, plan, products
 from sparsenet.kernels.update import ROOM, regularized
 from sparsenet.kernels.walk_few import few_deltas
 from sparsenet.shapes import check_memory, values_or
@@ -55,7 +55,7 @@ def walk_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
         raise ValueError("key: weights and slots in bfloat16 are rounded at random, and need one")
     step = _step(output, rule, slots.shape[0], data is not None, softmax, dhidden is not None, path, precision)
     run_on_host(step, hidden, indptr, indices, values_or(hidden, data), largest if softmax else hidden.reshape(-1),
-                total if softmax else losses, pull if softmax else losses, w, bias, room_of(room, where.size), where,
+                total if softmax else losses, pull if softmax else losses, w, bias, Room.of(room, where.size), where,
                 number(scale), scalars, _NO_KEY if key is None else key, slots, bias_slots,
                 hidden if dhidden is None else dhidden, losses)
 
@@ -68,7 +68,7 @@ def walk_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array |
     check_memory(w=w)
     sums = _step(Output(slope, slope, slope), None, 0, data is not None, True, False, path, precision)
     run_on_host(sums, hidden, indptr, indices, values_or(hidden, data), largest, total, pull, w, bias,
-                room_of(room, where.size), where, hidden.dtype.type(0), ROOM, _NO_KEY, w, bias, hidden, pull)
+                Room.of(room, where.size), where, hidden.dtype.type(0), ROOM, _NO_KEY, w, bias, hidden, pull)
 
 
 @cache

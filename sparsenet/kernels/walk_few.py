@@ -3,10 +3,9 @@
 from functools import cache
 
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 
 from sparsenet.device import scalar
-from sparsenet.vectors import above_or_nan, add_both
+from sparsenet.vector_loops import above_or_nan, add_both, trailing_zeros
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _BIT, _NO_BITS, _ALL_BITS = np.uint64(1), np.uint64(0), np.uint64(2**64 - 1)

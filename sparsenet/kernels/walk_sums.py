@@ -7,7 +7,7 @@ import numpy as np
 from numba import get_thread_id, prange
 
 from sparsenet.device import Array, run_on_host, scalar
-from sparsenet.kernels.panels import products, room_of
+from sparsenet.kernels.panels import Room, products
 from sparsenet.kernels.walk import walk_plan
 from sparsenet.shapes import check_memory
 
@@ -21,7 +21,7 @@ def walk_sums(hidden: Array, w: Array, bias: Array, largest: Array, total: Array
     path, precision, where = walk_plan(hidden.shape[0], hidden.shape[1], w.shape[0], precision)
     check_memory(hidden=hidden, bias=bias, room=room)
     check_memory(w=w)
-    run_on_host(_sums(path, precision), hidden, w, bias, room_of(room, where.size), where, largest, total)
+    run_on_host(_sums(path, precision), hidden, w, bias, Room.of(room, where.size), where, largest, total)
 
 
 @cache

@@ -1,12 +1,12 @@
 """The best items of each row on a CPU: a walk over tiles of outputs as in walk.py, which keeps the best so far.
 
 The logits of an output lie side by side for the whole batch: 64 at a time are compared with bounds, one for each row.
-The few above are listed for their rows, as places in the order (topk.place); a full list is cut to its k best. Each
-core has a part of the outputs and lists of its own. Of places no two are equal: how many cores there are decides
-nothing.
+The few above are listed for their rows; a full list is cut to its k best, and what was cut off is the new bound. Each
+core has a part of the outputs and lists of its own. The order (topk.place) knows no equals: how many cores there are
+decides nothing.
 
-Where an activation never decreases, logits can be compared with the logit of what was too bad. Its score alone counts:
-where scores are equal, the item number decides, whatever the logits are.
+Of an activation that never decreases, logits are compared and listed, and only lists go through it. Lists are cut by
+scores: where those are equal, the item number decides, whatever the logits are.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from sparsenet.bfloat16 import pack_along
 from sparsenet.compiling import plain
 from sparsenet.device import Array, run_on_host, scalar
 from sparsenet.kernels.loss import first_from
-from sparsenet.kernels.panels import Plan, products, room_of
+from sparsenet.kernels.panels import Plan, Room, products
 from sparsenet.kernels.topk import place, placed_item, placed_score
 from sparsenet.kernels.walk import walk_plan
 from sparsenet.shapes import check_memory
@@ -31,28 +31,32 @@ from sparsenet.vector_code import address, check_flat, load, spread
 from sparsenet.vectors import Vectors
 
 _TIMES, _LEAST = 3, 64  # a list has room for so many times k, and for no fewer
-_ZERO, _WORST, _BEST = np.float32(0), np.float32(-np.inf), np.float32(np.inf)
-_NO_ITEM, _BIT, _NO_BITS = np.int32(-1), np.uint64(1), np.uint64(0)
-_NOTHING = np.uint64(plain(place)(_WORST, 0))  # what is worth listing comes before it in the order
+_ZERO, _ONE, _WORST, _BEST = np.float32(0), np.float32(1), np.float32(-np.inf), np.float32(np.inf)
+_NO_ITEM, _NO_MORE, _BIT, _NO_BITS = np.int32(-1), np.int32(2**31 - 1), np.uint64(1), np.uint64(0)
+_NOTHING = np.uint64(plain(place)(_WORST, 0))  # what is worth choosing comes before it in the order
 _SLACK = np.float32(2.0**-20)  # rounding may put scores in another order than logits that are nearer than this
 _first_from = scalar(first_from.function)
 
 
 class Lists(NamedTuple):
-    """Where the lists lie in the room, in places of float32 numbers. See panels.Plan, whose sums they replace."""
+    """Where the lists lie in the room, in places of float32 numbers. They replace the sums of a panels.Plan."""
 
     start: int
-    """Of the first part's lists, which begin with bounds of rows, in whole 64s"""
+    """Of the first part's lists, which begin with the rows' bounds, in whole 64s"""
     part: int
-    """From one part's to the next"""
+    """From one part's to the next; what follows is counted from its beginning"""
     counts: int
-    """Of the rows' lists, from the part's beginning, int32"""
+    """Of what is in the rows' lists, int32"""
     cursors: int
-    """Of the rows' unwanted items, int32"""
-    last: int
-    """The worst of the rows' k best so far, uint64"""
+    """In the rows' unwanted items, int32"""
+    unwanted: int
+    """The item there, int32"""
+    scores: int
+    """Lists of logits, or scores"""
+    items: int
+    """Lists of their items, int32"""
     places: int
-    """The lists themselves, uint64"""
+    """Of one list in the order, uint64"""
     capacity: int
     k: int
     size: int
@@ -66,10 +70,10 @@ def top_k_plan(batch: int, inputs: int, outputs: int, k: int, precision: str) ->
     k = min(k, outputs)
     capacity = min(max(_TIMES * k, _LEAST), outputs)
     ends = [0]
-    for size in (-(-batch // 64) * 64, batch, batch, 2 * batch, 2 * batch * capacity):
+    for size in (-(-batch // 64) * 64, batch, batch, batch, batch * capacity, batch * capacity, 2 * capacity):
         ends.append(ends[-1] + -(-size // 16) * 16)
-    lists = Lists(where.sums, ends[-1], *ends[1:-1], capacity, k, where.sums + config.NUMBA_NUM_THREADS * ends[-1])
-    return path, precision, where, lists
+    size = where.sums + config.NUMBA_NUM_THREADS * ends[-1]
+    return path, precision, where, Lists(where.sums, ends[-1], *ends[1:-1], capacity, k, size)
 
 
 def walk_top_k(activation: Callable, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
@@ -80,9 +84,9 @@ def walk_top_k(activation: Callable, hidden: Array, w: Array, bias: Array, indpt
     check_memory(hidden=hidden, bias=bias, room=room)
     check_memory(w=w)
     walk = _walk(activation, monotonic, indptr is not None, path, precision)
-    no_bounds, no_items = np.zeros(1, np.int64), np.zeros(1, np.int32)
-    run_on_host(walk, hidden, w, bias, no_bounds if indptr is None else indptr, no_items if indices is None else indices,
-                room_of(room, lists.size), where, lists, items, values)
+    unused = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    run_on_host(walk, hidden, w, bias, *(unused if indptr is None else (indptr, indices)), Room.of(room, lists.size),
+                where, lists, items, values)
 
 
 @cache
@@ -90,7 +94,8 @@ def _walk(activation, monotonic, excludes, path, precision):
     tiles = products(path, precision)
     pack_hidden, logits = tiles.pack_hidden, tiles.logits
     load_tile = _load_pairs if precision == "bfloat16" else tiles.load
-    take = _take(activation, monotonic)
+    cut = _cut(activation, monotonic)
+    take, write = _take(activation, monotonic, cut), _write(cut)
 
     def walk_top_k(hidden, w, bias, indptr, indices, room, plan, lists, items, values):
         batch, inputs = hidden.shape
@@ -107,10 +112,11 @@ def _walk(activation, monotonic, excludes, path, precision):
                 load_tile(w, first, n, plan, own, room)
                 logits(batch, inputs, n, plan, own, room)
                 if excludes:
-                    _exclude(indptr, indices, first, n, plan, own, lists, mine, room)
+                    _exclude(indptr, indices, first, n, batch, plan, own, lists, mine, room)
                 take(bias, first, n, batch, plan, own, lists, mine, room)
-        for b in prange(batch):
-            _write(b, parts, lists, items, values, room)
+        for part in prange(parts):
+            for b in range(batch * part // parts, batch * (part + 1) // parts):
+                write(b, parts, lists, lists.start + part * lists.part, items, values, room)
     return walk_top_k
 
 
@@ -127,23 +133,26 @@ def _begin(first, excludes, indptr, indices, batch, lists, mine, room):
     for b in range(batch):
         room.numbers[mine + b] = _WORST
         room.places[mine + lists.counts + b] = 0
-        room.bits[(mine + lists.last) // 2 + b] = _NOTHING
         if excludes:
-            room.places[mine + lists.cursors + b] = _first_from(indices, indptr[b], indptr[b + 1], first)
+            k = _first_from(indices, indptr[b], indptr[b + 1], first)
+            room.places[mine + lists.cursors + b] = k
+            room.places[mine + lists.unwanted + b] = indices[k] if k < indptr[b + 1] else _NO_MORE
 
 
 @scalar
-def _exclude(indptr, indices, first, n, plan, own, lists, mine, room):
-    for b in range(indptr.shape[0] - 1):
-        k = room.places[mine + lists.cursors + b]
-        while k < indptr[b + 1] and indices[k] < first + n:
-            room.numbers[own + (indices[k] - first) * plan.long + b] = _WORST
-            k += 1
-        room.places[mine + lists.cursors + b] = k
+def _exclude(indptr, indices, first, n, batch, plan, own, lists, mine, room):
+    for b in range(batch):
+        item = room.places[mine + lists.unwanted + b]
+        while item < first + n:
+            room.numbers[own + (item - first) * plan.long + b] = _WORST
+            k = room.places[mine + lists.cursors + b] + 1
+            room.places[mine + lists.cursors + b] = k
+            item = indices[k] if k < indptr[b + 1] else _NO_MORE
+            room.places[mine + lists.unwanted + b] = item
 
 
 @cache
-def _take(activation, monotonic):
+def _take(activation, monotonic, cut):
     """The function that lists what may be among the best of a tile's logits."""
     @scalar
     def take(bias, first, n, batch, plan, own, lists, mine, room):
@@ -159,12 +168,8 @@ def _take(activation, monotonic):
                 while marks != _NO_BITS:
                     b = part + np.int64(trailing_zeros(marks))
                     marks &= marks - _BIT
-                    z = room.numbers[start + b] + of_unit
-                    score = activation(z) if monotonic else z
-                    if not _listed(b, np.uint64(place(score, first + c)), lists, mine, room) and score == score:
-                        below = z - _SLACK * (1 + abs(z)) if monotonic else z
-                        if below > room.numbers[mine + b]:
-                            room.numbers[mine + b] = below
+                    if _list(b, room.numbers[start + b] + of_unit, first + c, lists, mine, room):
+                        cut(b, lists, mine, mine, room)
     return take
 
 
@@ -183,56 +188,76 @@ def _above(typing_context, z, start, number, bounds, b_start):
 
 
 @scalar
-def _listed(b, new, lists, mine, room):
-    """Whether a place is before the k best so far, or among them; then it is in row b's list."""
-    last = (mine + lists.last) // 2 + b
-    if new <= room.bits[last]:
-        return False
-    start, counted = (mine + lists.places) // 2 + b * lists.capacity, mine + lists.counts + b
-    room.bits[start + room.places[counted]] = new
-    room.places[counted] += 1
-    if room.places[counted] == lists.capacity and lists.capacity > lists.k:
-        room.bits[last] = _select(room.bits, start, lists.capacity, lists.k)
-        room.places[counted] = lists.k
-    return True
+def _list(b, score, item, lists, mine, room):
+    """Append to row b's list; whether it is full."""
+    count = room.places[mine + lists.counts + b]
+    end = mine + b * lists.capacity + count
+    room.numbers[lists.scores + end], room.places[lists.items + end] = score, item
+    room.places[mine + lists.counts + b] = count + 1
+    return count + 1 == lists.capacity
+
+
+@cache
+def _cut(activation, monotonic):
+    """The function that cuts row b's list to the k best, and leaves their places, for which `other` part has room."""
+    @scalar
+    def cut(b, lists, mine, other, room):
+        count, start = room.places[mine + lists.counts + b], mine + b * lists.capacity
+        scores = room.numbers[start + lists.scores:start + lists.scores + count]
+        items = room.places[start + lists.items:start + lists.items + count]
+        places = room.bits[(other + lists.places) // 2:(other + lists.places) // 2 + count]
+        for i in range(count):
+            places[i] = np.uint64(place(activation(scores[i]) if monotonic else scores[i], items[i]))
+        if count <= lists.k:
+            return
+        least, kept, most = _least_of_best(places, lists.k), 0, _WORST
+        for i in range(count):
+            z = scores[i]
+            scores[kept], items[kept], places[kept] = z, items[i], places[i]
+            if places[i] >= least:
+                kept += 1
+            else:
+                most = max(most, z)
+        room.places[mine + lists.counts + b] = kept
+        room.numbers[mine + b] = max(room.numbers[mine + b], most - _SLACK * (_ONE + abs(most)) if monotonic else most)
+    return cut
 
 
 @scalar
-def _select(places, start, count, k):
-    """Put the k largest of some places first; returns the least of these. Source: Hoare 1961, "Find"."""
-    low, high, wanted = start, start + count - 1, start + k - 1
+def _least_of_best(places, k):
+    """A number that is not above exactly k of more than k places, no two of which are equal."""
+    low, high = places.min(), places.max()
     while low < high:
-        pivot, i, j = places[(low + high) // 2], low, high
-        while i <= j:
-            while places[i] > pivot:
-                i += 1
-            while places[j] < pivot:
-                j -= 1
-            if i <= j:
-                places[i], places[j] = places[j], places[i]
-                i, j = i + 1, j - 1
-        low, high = i if wanted > j else low, j if wanted < i else high
-    return places[wanted]
+        middle = high - (high - low) // np.uint64(2)
+        count = 0
+        for one in places:
+            count += one >= middle
+        if count == k:
+            return middle
+        low, high = (middle, high) if count > k else (low, middle - _BIT)
+    return low
 
 
-@scalar
-def _write(b, parts, lists, items, values, room):
-    """Row b's best of all parts, best first."""
-    first = lists.start
-    for part in range(1, parts):
-        mine = first + part * lists.part
-        start = (mine + lists.places) // 2 + b * lists.capacity
-        for i in range(start, start + room.places[mine + lists.counts + b]):
-            _listed(b, room.bits[i], lists, first, room)
-    start, count = (first + lists.places) // 2 + b * lists.capacity, room.places[first + lists.counts + b]
-    if count > lists.k:
-        _select(room.bits, start, count, lists.k)
-        count = lists.k
-    best = room.bits[start:start + count]
-    best.sort()
-    for j in range(items.shape[1]):
-        if j < count:
-            one = np.int64(best[count - 1 - j])
-            items[b, j], values[b, j] = placed_item(one), placed_score(one)
-        else:
-            items[b, j], values[b, j] = _NO_ITEM, _WORST
+@cache
+def _write(cut):
+    @scalar
+    def write(b, parts, lists, other, items, values, room):
+        """Row b's best of all parts, best first."""
+        first = lists.start
+        for part in range(1, parts):
+            mine = first + part * lists.part
+            start = mine + b * lists.capacity
+            for i in range(start, start + room.places[mine + lists.counts + b]):
+                if _list(b, room.numbers[lists.scores + i], room.places[lists.items + i], lists, first, room):
+                    cut(b, lists, first, other, room)
+        cut(b, lists, first, other, room)
+        start, count = (other + lists.places) // 2, room.places[first + lists.counts + b]
+        best = room.bits[start:start + count]
+        best.sort()
+        for j in range(items.shape[1]):
+            if j < count and best[count - 1 - j] > _NOTHING:
+                one = np.int64(best[count - 1 - j])
+                items[b, j], values[b, j] = placed_item(one), placed_score(one)
+            else:
+                items[b, j], values[b, j] = _NO_ITEM, _WORST
+    return write

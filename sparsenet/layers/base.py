@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsenet.activations import Activation
-from sparsenet.bfloat16 import SHORT, stored, unstored
+from sparsenet.bfloat16 import stored, unstored
 from sparsenet.device import Array, Device
 from sparsenet.initializers import Initializer
 from sparsenet.kernels.sparse import sparse_update

@@ -20,7 +20,6 @@ from sparsenet.layers.base import Layer, Node, Parameter, Signal
 from sparsenet.layers.batch import SparseBatch
 from sparsenet.losses import Loss
 
-
 _PART = 8192  # units at a time
 
 

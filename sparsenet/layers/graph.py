@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsenet.activations import ACTIVATIONS, Activation
 from sparsenet.initializers import INITIALIZERS, Initializer
-from sparsenet.layers.base import Layer, Node
+from sparsenet.layers.base import Layer, Node, Parameter
 from sparsenet.layers.dense import Dense
 from sparsenet.layers.input import InputLayer
 
@@ -80,6 +80,17 @@ def _kind(layer: Layer) -> str:
         if type(layer) is cls:
             return kind
     return type(layer).__name__
+
+
+def parameter_uses(nodes: Sequence[Node]) -> Counter[Parameter]:
+    """How many nodes use each parameter."""
+    return Counter(parameter for node in nodes for parameter in node.layer.parameters.values())
+
+
+def sparse_weights(nodes: Sequence[Node]) -> set[Parameter]:
+    """Weights of sparse inputs."""
+    weights = (node.layer.weight_of(i) for node in nodes for i, source in enumerate(node.inputs) if source.sparse)
+    return {weight for weight in weights if weight is not None}
 
 
 def describe(nodes: Sequence[Node], names: Mapping[Layer, str]) -> dict[str, Any]:

@@ -64,8 +64,9 @@ def test_matmul_activate(prove, agree, sizes):
         rows, inner, columns = three(data, sizes)
         a, b, c = (data.draw(dense(*shape)) for shape in ((rows, inner), (inner, columns), (rows, columns)))
         bias, turned = data.draw(dense(columns)), data.draw(st.booleans())
+        scale = abs(a) @ abs(b) + abs(bias) + abs(c)  # tanh's slope is 1 at most
         agree(matmul_activate, tanh().value, a, b.T.copy() if turned else b, bias, c, transpose_b=turned,
-              accumulate=data.draw(st.booleans()), terms=2 + inner, scale=abs(a) @ abs(b) + abs(bias) + abs(c))  # tanh's slope is 1 at most
+              accumulate=data.draw(st.booleans()), terms=2 + inner, scale=scale)
 
 
 LONG = 2 * EDGE + 5, 2 * EDGE + 3, 2 * EDGE + 41  # beyond the blocks of a CPU, and what they take of the inner axis

@@ -6,101 +6,20 @@ from itertools import product
 import numba
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sparsenet import activations, losses, optimizers
 from sparsenet.activations import Activation
-from sparsenet.kernels.output import Output, Rule
-from sparsenet.kernels.walk import walk_plan, walk_pull, walk_step
+from sparsenet.bfloat16 import SHORT, stored, unstored
+from sparsenet.kernels.walk import walk_pull, walk_step
 from sparsenet.kernels.walk_sums import walk_sums
 from sparsenet.losses import Loss
-from sparsenet.streaming import quiet_below
 from sparsenet.testing import assert_close
 from tests import reference
-from tests.conftest import in_float64
+from tests.heads import BFLOAT16, compare, exactly, head, output_of, prove, rule_of, scales, walked
+from tests.benchmarks.speed import kept
 
-BFLOAT16 = 2.0**-8 / np.finfo(np.float32).eps  # how many times larger its rounding is
-SIZES = st.tuples(st.integers(1, 140), st.integers(1, 70), st.integers(1, 600), st.integers(0, 2**32 - 1))
 SOFTER = Activation("softer", lambda z: z / (1 + abs(z)), lambda y: (1 - abs(y)) ** 2)
 CUBED = Loss("cubed", lambda y, t: abs(y - t) ** 3, lambda y, t: 3 * (y - t) * abs(y - t))
-
-
-def prove(function):
-    settings(max_examples=15, deadline=None)(given(SIZES)(function))()
-
-
-def output_of(loss, activation):
-    return Output(activation.value, *loss.through(activation),
-                  *(() if activation.rowwise else (loss.zero_factor, quiet_below(loss, activation))))
-
-
-def head(sizes, optimizer, bias=0.0):
-    """The arguments of walk_step by name, from `hidden` on."""
-    batch, inputs, outputs, seed = sizes
-    random = np.random.default_rng(seed)
-    targets = sp.random_array((batch, outputs), density=min(1, 3 / outputs), rng=random, format="csr")
-    targets.sort_indices()
-    scalars = np.full(8, np.nan, np.float32)
-    scalars[:optimizer.numbers] = optimizer.scalars(3)
-    count = optimizer.slots
-
-    def some(*shape):
-        return random.normal(size=shape).astype(np.float32)
-    return {"hidden": some(batch, inputs), "indptr": targets.indptr.astype(np.int64),
-            "indices": targets.indices.astype(np.int32), "data": None, "largest": None, "total": None, "pull": None,
-            "scalars": scalars, "w": some(outputs, inputs) / 4, "slots": abs(some(count, outputs, inputs)),
-            "bias": some(outputs) / 4 + np.float32(bias), "bias_slots": abs(some(count, outputs)),
-            "dhidden": some(batch, inputs), "losses": np.full(batch, np.nan)}
-
-
-def walked(kernel, functions, arrays, precision="float32", threads=None):
-    """Arrays by name after a call."""
-    batch, inputs = arrays["hidden"].shape
-    *_, plan = walk_plan(batch, inputs, len(arrays["w"]), precision)
-    copies = {name: None if array is None else array.copy() for name, array in arrays.items()}
-    several = numba.get_num_threads()
-    numba.set_num_threads(threads or several)
-    try:
-        kernel(*functions, *copies.values(), np.full(plan.size, np.nan, np.float32), precision=precision)
-    finally:
-        numba.set_num_threads(several)
-    return copies
-
-
-def exactly(kernel, functions, arrays):
-    arguments = *functions, *arrays.values(), None
-    found = in_float64(kernel, arguments, {}, np.float32)[len(functions):]
-    return dict(zip(arrays, found, strict=False))
-
-
-def scales(arrays, found, slack=1.0):
-    """What a rounding of the logits can change: see test_head.py."""
-    hidden, w = abs(arrays["hidden"]), abs(arrays["w"])
-    logits = hidden @ w.T + abs(arrays["bias"])
-    deltas = (1 + logits) * (1 if arrays["pull"] is None else 1 + abs(arrays["pull"])[:, None])
-    gradients = deltas.T @ hidden
-    return {"dhidden": slack * (abs(arrays["dhidden"]) + deltas @ w), "losses": slack * deltas.sum(axis=1),
-            "w": slack * (w + gradients), "bias": slack * (1 + deltas.sum(axis=0)),
-            "slots": slack * (abs(found["slots"]) + gradients + gradients**2),
-            "bias_slots": slack * (abs(found["bias_slots"]) + (1 + deltas.sum(axis=0))**2)}
-
-
-def compare(functions, arrays, precision="float32", slack=1.0):
-    found, exact = walked(walk_step, functions, arrays, precision), exactly(walk_step, functions, arrays)
-    terms = sum(arrays["w"].shape) + len(arrays["hidden"])
-    for name, scale in scales(arrays, exact, slack).items():
-        assert_close(found[name], exact[name], terms=terms, scale=scale, name=name)
-    for name in ("hidden", "indices", "scalars"):
-        assert found[name].tobytes() == arrays[name].tobytes(), f"{name} was changed"
-    return found
-
-
-def rule_of(optimizer):
-    return Rule(optimizer.rule, optimizer.numbers, optimizer.l2, optimizer.l1)
-
-
 CASES = [(loss(), activation()) for loss, activation in product(
     (losses.cross_entropy, losses.scaled_marginal_cross_entropy), (activations.sigmoid,))] + [
     (losses.squared_error(), activations.tanh()), (CUBED, SOFTER)]
@@ -125,30 +44,6 @@ def test_slots(optimizer):
     @prove
     def example(sizes):
         compare((output, rule_of(optimizer), 0.25), head(sizes, optimizer))
-
-
-@pytest.mark.parametrize("loss", [losses.cross_entropy(), losses.squared_error()], ids=lambda one: one.name)
-def test_softmax(loss):
-    optimizer, output = optimizers.sgd(0.5), output_of(loss, activations.softmax())
-
-    @prove
-    def example(sizes):
-        arrays = head(sizes, optimizer)
-        logits = abs(arrays["hidden"]) @ abs(arrays["w"]).T + abs(arrays["bias"])
-        terms = sum(arrays["w"].shape) + len(logits)
-        walk = {name: arrays[name] for name in ("hidden", "w", "bias")}
-        walk |= {name: np.full(len(logits), np.nan, np.float32) for name in ("largest", "total")}
-        found, exact = walked(walk_sums, (), walk), exactly(walk_sums, (), walk)
-        assert_close(found["largest"], exact["largest"], terms=terms, scale=logits.max(axis=1), name="largest")
-        assert_close(found["total"], exact["total"], terms=terms, scale=exact["total"] * (1 + logits.max(axis=1)),
-                     name="total")
-        arrays["largest"], arrays["total"] = (exact[name].astype(np.float32) for name in ("largest", "total"))
-        walk = {name: arrays[name] for name in ("hidden", "indptr", "indices", "data", "largest", "total", "w", "bias")}
-        walk["pull"] = np.full(len(logits), np.nan)
-        found, exact = walked(walk_pull, (output.slope,), walk), exactly(walk_pull, (output.slope,), walk)
-        assert_close(found["pull"], exact["pull"], terms=terms, scale=(1 + logits).sum(axis=1), name="pull")
-        arrays["pull"] = exact["pull"]
-        compare((output, rule_of(optimizer), 0.25), arrays)
 
 
 @pytest.mark.parametrize("valued", [False, True])
@@ -227,3 +122,91 @@ def test_the_room_is_checked():
 def test_twins_are_those_of_the_head():
     mine, theirs = (inspect.signature(twin).parameters for twin in (reference.walk_step, reference.head_step))
     assert list(mine) == [name for name in theirs if name not in ("bias_gradient", "scratch")]
+
+
+# ---- weights and slots in bfloat16
+
+KEY = np.array([2**63 + 5], np.uint64)
+STORED = [(SHORT, np.float32), (np.float32, SHORT), (SHORT, SHORT)]
+FEW = losses.scaled_marginal_cross_entropy()
+
+
+def in_storage(arrays, weights, slots):
+    """(arrays with numbers that bfloat16 has, the same in storage)."""
+    numbers = {"w": unstored(stored(arrays["w"], SHORT)), "slots": unstored(stored(arrays["slots"], SHORT))}
+    return arrays | numbers, arrays | {"w": stored(numbers["w"], weights), "slots": stored(numbers["slots"], slots)}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bias", [0.0, -5.0])
+@pytest.mark.parametrize(("weights", "slots"), STORED)
+@pytest.mark.parametrize("optimizer", [optimizers.sgd(0.5, l2=0.1), optimizers.momentum(), optimizers.adam()],
+                         ids=lambda one: one.name)
+def test_storage_is_the_only_difference(optimizer, weights, slots, bias, precision):
+    """A step in storage is the step in float32, rounded as its key and the place say, bit for bit. With all deltas, and
+    with few."""
+    functions = output_of(FEW, activations.sigmoid()), rule_of(optimizer), 0.25
+
+    @prove
+    def example(sizes):
+        arrays = head(sizes, optimizer, bias)
+        arrays["w"] /= 4
+        full, short = in_storage(arrays, weights, slots)
+        expected, found = (walked(walk_step, functions, one, precision, key=KEY) for one in (full, short))
+        rounded = kept(expected["w"], expected["slots"], KEY[0])
+        for name, dtype, halves in zip(("w", "slots"), (weights, slots), rounded, strict=True):
+            expected[name] = halves if dtype == SHORT else expected[name]
+        for name, array in expected.items():
+            assert array is None or found[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_steps_in_storage(precision):
+    """Beside float64: what float32 may be off by, and one place of bfloat16."""
+    optimizer, slack = optimizers.adam(), 1 if precision == "float32" else BFLOAT16
+    functions = output_of(losses.cross_entropy(), activations.sigmoid()), rule_of(optimizer), 0.25
+
+    @prove
+    def example(sizes):
+        full, short = in_storage(head(sizes, optimizer), SHORT, SHORT)
+        found, exact = walked(walk_step, functions, short, precision, key=KEY), exactly(walk_step, functions, full)
+        terms = sum(full["w"].shape) + len(full["hidden"])
+        for name, scale in scales(full, exact, slack).items():
+            place = 2 * BFLOAT16 * abs(exact[name]) if found[name].dtype == SHORT else 0
+            assert_close(unstored(found[name]), exact[name], terms=terms, scale=scale + place, name=name)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_sums_of_storage(precision):
+    output = output_of(losses.squared_error(), activations.softmax())
+
+    @prove
+    def example(sizes):
+        full, short = in_storage(head(sizes, optimizers.sgd()), SHORT, SHORT)
+        sums = []
+        for arrays in (full, short):
+            walk = {name: arrays[name] for name in ("hidden", "w", "bias")}
+            walk |= {name: np.full(len(walk["hidden"]), np.nan, np.float32) for name in ("largest", "total")}
+            first = walked(walk_sums, (), walk, precision)
+            walk = {name: arrays[name] for name in ("hidden", "indptr", "indices", "data")}
+            walk |= {name: first[name] for name in ("largest", "total", "w", "bias")}
+            pull = walked(walk_pull, (output.slope,), walk | {"pull": np.full(len(walk["hidden"]), np.nan)}, precision)
+            sums.append([one.tobytes() for one in (first["largest"], first["total"], pull["pull"])])
+        assert sums[0] == sums[1]
+
+
+def test_threads_change_no_bit_of_storage():
+    optimizer, output = optimizers.adam(), output_of(FEW, activations.sigmoid())
+    _, arrays = in_storage(head((65, 33, 5000, 5), optimizer, bias=-1.5), SHORT, SHORT)
+    alone, several = (walked(walk_step, (output, rule_of(optimizer), 1.0), arrays, threads=threads, key=KEY)
+                      for threads in (1, numba.config.NUMBA_NUM_THREADS))
+    for name, array in alone.items():
+        assert array is None or array.tobytes() == several[name].tobytes(), name
+
+
+def test_storage_needs_a_key():
+    optimizer = optimizers.adam()
+    for weights, slots in STORED:
+        _, arrays = in_storage(head((3, 4, 5, 1), optimizer), weights, slots)
+        with pytest.raises(ValueError, match="key: weights and slots in bfloat16 are rounded at random, and need one"):
+            walked(walk_step, (output_of(CUBED, SOFTER), rule_of(optimizer), 1.0), arrays)
