@@ -35,7 +35,7 @@ class Passes:
         self._consumed = {source for node in nodes for source in node.inputs}
         self._room: list[Signal] = []
         self._views: dict[int, list[Signal]] = {}
-        self._batch, self._trained, self._streamed = 0, False, frozenset(heads)
+        self._batch, self._trained, self._streamed = 0, False, frozenset(outputs)
         self._losses: Array = None
         self._losses_read: np.ndarray = np.zeros(0)
         self._drawn, self._keys = device.staging(len(nodes), np.uint64), device.zeros(len(nodes), np.uint64)

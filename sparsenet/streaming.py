@@ -88,7 +88,8 @@ class Head:
 
     def prepare(self, optimizer: Optimizer) -> None:
         """Choose the optimizer of the steps to come."""
-        self._rule = Rule(optimizer.rule, optimizer.numbers, optimizer.l2, optimizer.l1)
+        still = optimizer.still and optimizer.l2 == 0 and optimizer.l1 == 0
+        self._rule = Rule(optimizer.rule, optimizer.numbers, optimizer.l2, optimizer.l1, still)
 
     def step(self, source: Signal, target: SparseBatch, scale: float, scalars: Array, losses: Array,
              key: Array) -> None:

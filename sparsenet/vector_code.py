@@ -35,11 +35,11 @@ def store(builder, vector, address):
 
 
 def fetch(builder, address):
-    """Bring what lies there, and beside it, into the cache for reading."""
+    """Bring what lies there, and beside it, into the second cache."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(address, byte), word(0), word(3), word(1)])  # to read, keep near, data
+    builder.call(function, [builder.bitcast(address, byte), word(0), word(2), word(1)])  # to read, second cache, data
 
 
 def spread(builder, number, lanes):

@@ -88,4 +88,5 @@ def compare(functions, arrays, precision="float32", slack=1.0):
 
 
 def rule_of(optimizer):
-    return Rule(optimizer.rule, optimizer.numbers, optimizer.l2, optimizer.l1)
+    still = optimizer.still and optimizer.l2 == optimizer.l1 == 0
+    return Rule(optimizer.rule, optimizer.numbers, optimizer.l2, optimizer.l1, still)

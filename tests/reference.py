@@ -174,7 +174,7 @@ def unpack_add(pieces, y):
 def head_step(output, rule, scale, hidden, indptr, indices, data, largest, total, pull, scalars, w, slots, bias,
               bias_gradient, bias_slots, dhidden, losses, room, scratch):
     activation, value, slope, *_ = output
-    rule, numbers, l2, l1 = rule
+    rule, numbers, l2, l1, _ = rule
     delta = hidden @ w.T + bias
     if largest is None:
         delta = _each(activation, delta)
@@ -226,7 +226,7 @@ def head_top_k(activation, hidden, w, bias, indptr, indices, items, values, scra
 
 
 def catch_up(idle, features, touched, made, table, w, slots, seen, numbers):
-    for f in range(len(w)) if features is None else features[:touched[0]]:
+    for f in () if not w.size else range(len(w)) if features is None else features[:touched[0]]:
         if seen[f] < made[0]:
             for u in range(w.shape[1]):
                 m, v = [*slots[:, f, u], 0.0, 0.0][:2]

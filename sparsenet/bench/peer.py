@@ -95,7 +95,7 @@ def training_steps(workload: "Workload", precision: str, compiled: bool, optimiz
 
 
 def _batches(workload: "Workload") -> list[tuple[Any, ...]]:
-    """(indices, offsets, values or None of the inputs; number of ones in each target, their rows, their columns) of each
+    """(indices, offsets, values or None of the inputs; number of ones in each target, their rows and columns) of each
     batch."""
     inputs, targets = workload.examples()
     found: list[tuple[Any, ...]] = []

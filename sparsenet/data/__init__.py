@@ -3,6 +3,7 @@
 from sparsenet.data.dataset import Dataset, canonical
 from sparsenet.data.netcdf import read_netcdf, write_netcdf
 from sparsenet.data.ratings import Purchases, Ratings, online_retail, read_ratings
+from sparsenet.data.recommendations import read_recommendations, write_recommendations
 from sparsenet.data.splits import HeldOut, Split, strong_generalization
 from sparsenet.data.text import Text, read_index, read_text, write_index, write_text
 
@@ -18,9 +19,11 @@ __all__ = [
     "read_index",
     "read_netcdf",
     "read_ratings",
+    "read_recommendations",
     "read_text",
     "strong_generalization",
     "write_index",
     "write_netcdf",
+    "write_recommendations",
     "write_text",
 ]

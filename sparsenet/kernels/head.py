@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
-from numba import prange
 
 from sparsenet.device import Array, Device, device_of, launch, scalar
 from sparsenet.kernels.dense import column_sum
@@ -28,6 +27,7 @@ from sparsenet.kernels.topk import top_k
 from sparsenet.kernels.update import update
 from sparsenet.kernels.walk import walk_plan, walk_pull, walk_step
 from sparsenet.kernels.walk_sums import walk_sums
+from sparsenet.kernels.walk_top_k import top_k_plan, walk_top_k
 from sparsenet.shapes import check, values_or
 
 _FLOAT64_SUMS = ("target_pull",)  # all other kernels here compute in their arrays' type
@@ -171,12 +171,23 @@ def _target_pull(slope, valued):
     return target_pull
 
 
+def top_k_room(device: Device, batch: int, inputs: int, outputs: int, k: int, precision: str) -> tuple[int, ...]:
+    """The shape of a room of `head_top_k` for batches of up to so many examples."""
+    if device.name == "cpu":
+        *_, lists = top_k_plan(batch, inputs, outputs, k, precision)
+        return (lists.size,)
+    rows, panel = head_room(device, batch, inputs, outputs, precision)
+    return rows, -(-k // 4) * 4 + panel
+
+
 def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
                items: Array, values: Array, scratch_items: Array, room: Array, scratch: Array, *,
-               precision: str = "float32") -> None:
+               monotonic: bool = False, precision: str = "float32") -> None:
     """items[b], values[b] = the k largest of y = activation(hidden w' + bias) in row b, as top_k: best first.
 
-    activation     scalar function z -> y, monotonic or not
+    activation     scalar function z -> y
+    monotonic      whether y never falls where z rises, but for rounding: on a CPU only what may be chosen goes through
+                   the activation then
     hidden         (batch, inputs) float32     in
     w              (outputs, inputs) float32   in
     bias           (outputs) float32           in
@@ -184,23 +195,30 @@ def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array |
     indices        (nonzeros) int32            in   as indptr
     items          (batch, k) int32            out  -1 where a row has fewer than k items to choose from
     values         (batch, k) float32          out  -inf there
-    scratch_items  (2, batch, k) int32         -
-    room           (batch, panel) float32      -    for the best so far, k rounded up to a multiple of 4, and a panel
+    scratch_items  (2, batch, k) int32         -    a CPU needs none
+    room           (batch, panel) float32      -    for the best so far, k rounded up to a multiple of 4, and a panel;
+                                                    see `top_k_room`
     scratch        (most) float32              -    as for `head_step`
 
     A softmax keeps its logits' order: take the linear activation here, then rows.softmax of the values.
     Raises ValueError where the room has no place for a panel.
     """
     size = check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"),
-                 items=(items, "batch k"), values=(values, "batch k"), scratch_items=(scratch_items, "two batch k"),
-                 room=(room, "batch panel"))
+                 items=(items, "batch k"), values=(values, "batch k"))
+    if _on_cpu(hidden, w, bias):
+        if 0 not in (size.batch, size.k):
+            walk_top_k(activation, hidden, w, bias, indptr, indices, items, values, room, monotonic=monotonic,
+                       precision=precision)
+        return
+    panel = check(items=(items, "batch k"), scratch_items=(scratch_items, "two batch k"),
+                  room=(room, "batch panel")).panel
     front = -(-size.k // 4) * 4
-    if size.panel <= front:
-        raise ValueError(f"room: axis 'panel' is {size.panel}, expected more than k rounded up to fours, {front}")
+    if panel <= front:
+        raise ValueError(f"room: axis 'panel' is {panel}, expected more than k rounded up to fours, {front}")
     if 0 in (size.batch, size.k):
         return
     positions, best, spare = scratch_items[0], items, scratch_items[1]
-    panels = _columns(size.outputs, size.panel - front)
+    panels = _columns(size.outputs, panel - front)
     if len(panels) % 2 == 0:
         best, spare = spare, best  # they swap after every panel but the last
     for first, end in panels:
@@ -209,7 +227,7 @@ def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array |
         multiply(Epilogue.activate(activation), hidden, w[first:end], bias[first:end], None, scores, None, None,
                  scratch, transpose_b=True, x_columns=(front, front + end - first), precision=precision)
         if indptr is not None:
-            launch(_exclude, (size.batch,), indptr, indices, first, front, scores, on_cpu=_exclude_on_cpu)
+            launch(_exclude, (size.batch,), indptr, indices, first, front, scores)
         top_k(scores, positions, values)
         launch(_name, (size.batch, size.k), positions, first, front, spare, best)
         best, spare = spare, best
@@ -228,14 +246,6 @@ def _exclude(b, indptr, indices, first, front, scores):
     for k in range(first_from(indices, indptr[b], indptr[b + 1], first),
                    first_from(indices, indptr[b], indptr[b + 1], end)):
         scores[b, front + indices[k] - first] = _WORST
-
-
-def _exclude_on_cpu(indptr, indices, first, front, scores):
-    end = first + scores.shape[1] - front
-    for b in prange(scores.shape[0]):
-        row = indices[indptr[b]:indptr[b + 1]]
-        for item in row[np.searchsorted(row, first):np.searchsorted(row, end)]:
-            scores[b, front + item - first] = _WORST
 
 
 def _name(b, j, positions, first, front, before, best):

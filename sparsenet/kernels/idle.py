@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 from numba import prange
 
-from sparsenet.device import Array, launch, scalar
-from sparsenet.kernels.update import NEXT, PIECE, ROOM, fetch_piece
+from sparsenet.device import Array, device_of, launch, scalar
+from sparsenet.kernels.update import NEXT, ROOM, fetch_rows
 from sparsenet.shapes import check
 
 _ZERO, _ONE = np.float32(0), np.int32(1)
@@ -33,11 +33,14 @@ def catch_up(idle, features: Array | None, touched: Array, made: Array, table: A
     size = check(w=(w, "features units"), slots=(slots, "count features units"), seen=(seen, "features"),
                  room=(ROOM, "most"), table=(table, "steps most"))
     listed = features is not None
+    if 0 in (size.features, size.units):
+        return
     named = seen if features is None else features
     launch(_catch_up(idle, size.count, numbers, listed), (named.shape[0], size.units), named, touched, made, table, w,
            slots.reshape(size.count * size.features, size.units), seen,
            on_cpu=_catch_up_on_cpu(idle, size.count, numbers, listed))
-    launch(_mark(listed), (named.shape[0],), named, touched, made, seen)
+    if device_of(w, seen).name != "cpu":  # blocks of threads share a row
+        launch(_mark(listed), (named.shape[0],), named, touched, made, seen)
 
 
 @cache
@@ -61,7 +64,7 @@ def _catch_up(idle, count, numbers, listed):
 
 @cache
 def _catch_up_on_cpu(idle, count, numbers, listed):
-    fetch = fetch_piece(count)
+    fetch = fetch_rows(count)
 
     @scalar
     def rest(w, m, v, c):
@@ -75,25 +78,20 @@ def _catch_up_on_cpu(idle, count, numbers, listed):
                 v[u] = second
 
     def catch_up(features, touched, made, table, w, slots, seen):
-        rows, units = w.shape
-        total = touched[0] if listed else rows
+        total = touched[0] if listed else w.shape[0]
         flat_w, flat_slots = w.reshape(w.size), slots.reshape(slots.size)
         for chunk in prange(_CHUNKS):
             for r in range(chunk, total, _CHUNKS):
                 f, coming = np.int64(r), np.int64(min(r + NEXT * _CHUNKS, total - 1))
                 if listed:
                     f, coming = np.int64(features[f]), np.int64(features[coming])
-                waits, fetches = seen[f] < made[0], seen[coming] < made[0]
-                t = table[min(seen[f], made[0])]
-                c = (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])[:numbers]
-                m = slots[f] if count > 0 else w[f]
-                v = slots[rows + f] if count > 1 else w[f]
-                for u in range(0, units, PIECE):
-                    stop = min(u + PIECE, units)
-                    if fetches:
-                        fetch(flat_w, flat_slots, coming, rows, units, u, stop - u)
-                    if waits:
-                        rest(w[f, u:stop], m[u:stop], v[u:stop], c)
+                if seen[coming] < made[0]:
+                    fetch(flat_w, flat_slots, coming, w.shape)
+                if seen[f] < made[0]:
+                    t = table[seen[f]]
+                    c = (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])[:numbers]
+                    rest(w[f], slots[f] if count > 0 else w[f], slots[w.shape[0] + f] if count > 1 else w[f], c)
+                seen[f] = made[0] + _ONE if listed else 0
     return catch_up
 
 

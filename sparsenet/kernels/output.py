@@ -29,3 +29,5 @@ class Rule(NamedTuple):
     l2: float = 0.0
     """Of the weights, as l1; never of the bias"""
     l1: float = 0.0
+    still: bool = False
+    """Whether a gradient of 0, decay included, changes nothing"""

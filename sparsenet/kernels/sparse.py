@@ -15,7 +15,7 @@ import numpy as np
 from numba import prange
 
 from sparsenet.device import Array, cuda, device_of, launch_pair, part, scalar
-from sparsenet.kernels.update import NEXT, PIECE, ROOM, accesses, fetch_piece, regularized, step_of
+from sparsenet.kernels.update import NEXT, ROOM, accesses, fetch_rows, regularized, step_of
 from sparsenet.row_sums import add_rows
 from sparsenet.shapes import check, in_fours, values_or
 
@@ -267,7 +267,7 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
 
 @cache
 def _update_on_cpu(rule, count, numbers, valued):
-    add, fetch = add_rows(valued, True, 0), fetch_piece(count)
+    add, fetch = add_rows(valued, True, 0), fetch_rows(count)
 
     @scalar
     def learn(w, m, v, gradient, l2, l1, s):
@@ -281,21 +281,22 @@ def _update_on_cpu(rule, count, numbers, valued):
                 v[u] = second
 
     def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch):
-        chunks, (rows, units), total = scratch.shape[0], w.shape, touched[0]
+        chunks, total = scratch.shape[0], touched[0]
         s = (scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6], scalars[7])[:numbers]
         flat_w, flat_slots = w.reshape(w.size), slots.reshape(slots.size)
         for chunk in prange(chunks):
-            gradient = scratch[chunk]
             for r in range(chunk, total, chunks):  # strided: neighbours are alike in popularity
-                f, coming, end = features[r], np.int64(features[min(r + NEXT * chunks, total - 1)]), indptr[r + 1]
-                gradient[:] = _ZERO
-                add(gradient, delta, examples, indptr[r], end, end, data, positions)
-                m = slots[f] if count > 0 else gradient
-                v = slots[rows + f] if count > 1 else gradient
-                for u in range(0, units, PIECE):
-                    stop = min(u + PIECE, units)
-                    fetch(flat_w, flat_slots, coming, rows, units, u, stop - u)
-                    learn(w[f, u:stop], m[u:stop], v[u:stop], gradient[u:stop], l2, l1, s)
+                f, coming = features[r], np.int64(features[min(r + NEXT * chunks, total - 1)])
+                fetch(flat_w, flat_slots, coming, w.shape)
+                start, end = indptr[r], indptr[r + 1]
+                if not valued and end - start == 1:
+                    gradient = delta[examples[start]]
+                else:
+                    gradient = scratch[chunk]
+                    gradient[:] = _ZERO
+                    add(gradient, delta, examples, start, end, end, data, positions)
+                learn(w[f], slots[f] if count > 0 else gradient, slots[w.shape[0] + f] if count > 1 else gradient,
+                      gradient, l2, l1, s)
     return sparse_update
 
 

@@ -5,6 +5,8 @@ from functools import cache
 import numpy as np
 from numba import prange
 
+from sparsenet.bfloat16 import widened
+from sparsenet.compiling import summing
 from sparsenet.device import Array, cuda, device_of, launch, launch_pair, part, scalar
 from sparsenet.instructions import load4
 from sparsenet.shapes import check, in_fours
@@ -46,6 +48,54 @@ def top_k(scores: Array, items: Array, values: Array) -> None:
     capacity = next((room for room in _SORTED_AT_ONCE if size.k <= room), _SORTED_AT_ONCE[-1])
     launch_pair(_top_k_on_cpu, _top_k_on_cuda(threads, capacity, in_fours(scores)), size.batch, threads, scores, items,
                 values)
+
+
+def score_items(activation, hidden: Array, w: Array, bias: Array, items: Array, values: Array) -> None:
+    """values[b, j] = activation(hidden[b] w[i]' + bias[i]) for item i = items[b, j]: its score in float32.
+
+    activation  scalar function z -> y
+    hidden      (batch, inputs) float32    in
+    w           (outputs, inputs) float32  in
+    bias        (outputs) float32          in
+    items       (batch, k) int32           in    -1: no item
+    values      (batch, k) float32         out   -inf there
+    """
+    size = check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"),
+                 items=(items, "batch k"), values=(values, "batch k"))
+    launch(_score_items(activation), (size.batch, size.k), hidden, w, bias, items, values,
+           on_cpu=_score_items_on_cpu(activation))
+
+
+@cache
+def _score_items(activation):
+    def score_items(b, j, hidden, w, bias, items, values):
+        item = items[b, j]
+        if item < 0:
+            values[b, j] = _WORST
+        else:
+            z = bias[item]
+            for k in range(hidden.shape[1]):
+                z += hidden[b, k] * w[item, k]
+            values[b, j] = activation(z)
+    return score_items
+
+
+@cache
+def _score_items_on_cpu(activation):
+    def score_items(hidden, w, bias, items, values):
+        for b in prange(items.shape[0]):
+            for j in range(items.shape[1]):
+                item = items[b, j]
+                values[b, j] = activation(_dot(hidden[b], w[item]) + bias[item]) if item >= 0 else _WORST
+    return score_items
+
+
+@summing
+def _dot(x, y):
+    total = _ZERO
+    for k in range(x.shape[0]):
+        total += x[k] * widened(y[k])
+    return total
 
 
 def _top_k_on_cpu(scores, items, values):

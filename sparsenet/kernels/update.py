@@ -12,8 +12,8 @@ from sparsenet.shapes import check, in_fours
 ROOM = np.zeros(8, np.float32)
 """How many numbers a rule may have for each step: as many as there is room for"""
 
-NEXT, PIECE = 4, 128
-"""How many rows ahead a core asks for what it will update, and how many numbers at a time"""
+NEXT = 8
+"""How many rows ahead a core asks for what it will update"""
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -109,14 +109,15 @@ def step_of(rule, count, numbers, width):
 
 
 @cache
-def fetch_piece(count):
-    """Compiled function: ask for numbers u to u + length - 1 of row f, of flat w and of the state beside it."""
+def fetch_rows(count):
+    """Compiled function: ask for row f of w and of the state beside it, all of them flat, w being of a shape."""
     @scalar
-    def fetch_piece(w, slots, f, rows, units, u, length):
-        fetch_row(w, f * units + u, length)
+    def fetch_rows(w, slots, f, shape):
+        rows, units = shape
+        fetch_row(w, f * units, units)
         for slot in range(count):
-            fetch_row(slots, (slot * rows + f) * units + u, length)
-    return fetch_piece
+            fetch_row(slots, (slot * rows + f) * units, units)
+    return fetch_rows
 
 
 @cache

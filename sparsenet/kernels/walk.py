@@ -81,7 +81,7 @@ def _step(output, rule, count, valued, softmax, wanted, path, precision):
     gather = _gather(wanted)
     sparse = output.quiet is not None and not softmax
     if sparse:
-        find, step_by_few = few_deltas(output, _unit(output, False), learn, learn_bias, valued, weights_of)
+        find, step_by_few = few_deltas(output, _unit(output, False), learn, learn_bias, rule.still, valued, weights_of)
 
     def walk_step(hidden, indptr, indices, data, largest, total, pull, w, bias, room, plan, scale, scalars, keys,
                   slots, bias_slots, dhidden, losses):

@@ -13,7 +13,7 @@ _FEW = 6  # one delta in so many logits, or less: about where two rows of sums c
 
 
 @cache
-def few_deltas(output, unit, learn, learn_bias, valued, weights_of):
+def few_deltas(output, unit, learn, learn_bias, still, valued, weights_of):
     """(find, step_by_few).
 
     find         marks the logits that may have a delta where the target is 0; False where they are not few
@@ -72,6 +72,7 @@ def few_deltas(output, unit, learn, learn_bias, valued, weights_of):
         for c in range(n):
             room.numbers[start:start + inputs] = _ZERO
             total, weights = _ZERO, weights_of(w, first, c, plan, own, room)
+            alone = still
             for part in range(parts):
                 targets = room.bits[(own + plan.wanted) // 2 + c * parts + part]
                 marks = room.bits[(own + plan.active) // 2 + c * parts + part] | targets
@@ -84,9 +85,11 @@ def few_deltas(output, unit, learn, learn_bias, valued, weights_of):
                         loss, delta, _ = unit(delta + bias[first + c], _ZERO, scale, _ZERO, _ZERO, _ZERO)
                         room.doubles[gained + b] += np.float64(loss)
                     if delta != _ZERO:
+                        alone = False
                         total += delta
                         add_both(room.numbers, start, examples, b * inputs, room.numbers, sums + b * plan.wide,
                                  room.numbers, weights, delta, inputs)
-            learn_bias(first + c, total, bias, bias_slots, s)
-            learn(first + c, room.numbers, start, w, slots, s, key)
+            if not alone:
+                learn_bias(first + c, total, bias, bias_slots, s)
+                learn(first + c, room.numbers, start, w, slots, s, key)
     return find, step_by_few

@@ -11,6 +11,7 @@ scores: where those are equal, the item number decides, whatever the logits are.
 
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -69,11 +70,11 @@ def top_k_plan(batch: int, inputs: int, outputs: int, k: int, precision: str) ->
     path, precision, where = walk_plan(batch, inputs, outputs, precision)
     k = min(k, outputs)
     capacity = min(max(_TIMES * k, _LEAST), outputs)
-    ends = [0]
-    for size in (-(-batch // 64) * 64, batch, batch, batch, batch * capacity, batch * capacity, 2 * capacity):
-        ends.append(ends[-1] + -(-size // 16) * 16)
-    size = where.sums + config.NUMBA_NUM_THREADS * ends[-1]
-    return path, precision, where, Lists(where.sums, ends[-1], *ends[1:-1], capacity, k, size)
+    sizes = -(-batch // 64) * 64, batch, batch, batch, batch * capacity, batch * capacity, 2 * capacity
+    counts, cursors, unwanted, scores, items, places, part = accumulate(-(-size // 16) * 16 for size in sizes)
+    size = where.sums + config.NUMBA_NUM_THREADS * part
+    return path, precision, where, Lists(where.sums, part, counts, cursors, unwanted, scores, items, places, capacity,
+                                         k, size)
 
 
 def walk_top_k(activation: Callable, hidden: Array, w: Array, bias: Array, indptr: Array | None, indices: Array | None,
@@ -166,10 +167,10 @@ def _take(activation, monotonic, cut):
             for part in range(0, batch, 64):
                 marks = _above(room.numbers, start + part, of_unit, room.numbers, mine + part)
                 while marks != _NO_BITS:
-                    b = part + np.int64(trailing_zeros(marks))
+                    row = part + np.int64(trailing_zeros(marks))
                     marks &= marks - _BIT
-                    if _list(b, room.numbers[start + b] + of_unit, first + c, lists, mine, room):
-                        cut(b, lists, mine, mine, room)
+                    if _list(row, room.numbers[start + row] + of_unit, first + c, lists, mine, room):
+                        cut(row, lists, mine, mine, room)
     return take
 
 
