@@ -66,6 +66,18 @@ def finite(array: np.ndarray) -> bool:
     return bool(np.isfinite(array).all())
 
 
+def key_for(key: Any, filler: Any, *arrays: Any) -> Any:
+    """The key of a step's rounding if one of the arrays keeps bfloat16; else what fills its place among arguments.
+
+    Raises ValueError where there is none.
+    """
+    if all(array.dtype != SHORT for array in arrays):
+        return filler
+    if key is None:
+        raise ValueError("key: weights and slots in bfloat16 are rounded at random, and need one")
+    return key
+
+
 # ---- in kernels: numbers of arrays, of float32 or bfloat16
 
 

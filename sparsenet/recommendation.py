@@ -35,13 +35,15 @@ _NEVER_FALL = frozenset({"linear", "sigmoid", "tanh", "relu", "leaky_relu", "elu
 @overload
 def recommend(network: Network, inputs: Matrices, k: int = ..., *, exclude_seen: bool = ..., exclude_items: Any = ...,
               output: str | None = ..., batch: int = ..., progress: bool | None = ..., file: None = ...,
-              scoring: str | None = ...) -> tuple[np.ndarray, np.ndarray]: ...
+              scoring: str | None = ...) -> tuple[np.ndarray, np.ndarray]:
+    """Returned."""
 
 
 @overload
 def recommend(network: Network, inputs: Matrices, k: int = ..., *, exclude_seen: bool = ..., exclude_items: Any = ...,
               output: str | None = ..., batch: int = ..., progress: bool | None = ..., file: str | PathLike[str],
-              scoring: str | None = ...) -> None: ...
+              scoring: str | None = ...) -> None:
+    """Written to a file."""
 
 
 def recommend(network: Network, inputs: Matrices, k: int = 10, *, exclude_seen: bool = True, exclude_items: Any = None,

@@ -1,4 +1,4 @@
-"""Sums of listed rows of a matrix on a CPU, in vector registers."""
+"""Sums of listed rows of a matrix on a CPU, in vector registers. The matrix may be bfloat16, in uint16."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,12 +8,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from sparsenet import bfloat16
 from sparsenet.compiling import scalar
-from sparsenet.vector_code import address, at, fetch, load, spread, store
+from sparsenet.vector_code import address, at, fetch, load, spread, store, widened
 from sparsenet.vector_loops import prefetch
 from sparsenet.vectors import chosen
 
-_VECTORS = 8  # registers of a sum; as many hold what is added, or are free
+_VECTORS = 8  # registers that hold a sum
 _LINE = 16  # float32 numbers of a cache line
 
 
@@ -42,7 +43,8 @@ def add_rows(valued: bool, turned: bool, ahead: int) -> Callable:
             for k in range(start, end):
                 row = matrix[rows[k]]
                 for i in range(u, units):
-                    total[i] += (data[positions[k]] if turned else data[k]) * row[i] if valued else row[i]
+                    number = bfloat16.widened(row[i])
+                    total[i] += (data[positions[k]] if turned else data[k]) * number if valued else number
     return add_rows
 
 
@@ -59,7 +61,8 @@ def _tile(vectors, lanes, valued, turned, ahead):
             matrix, rows, data, positions = (context.make_array(signature.args[place])(context, builder, values[place])
                                              for place in (2, 3, 7, 8))
             width, one = cgutils.unpack_tuple(builder, matrix.shape)[1], u.type(1)
-            kind = ir.VectorType(matrix.data.type.pointee, lanes)
+            first = address(context, builder, signature, values, 0)
+            kind, kept = (ir.VectorType(data.type.pointee, lanes) for data in (first, matrix.data))
 
             def element(array, k):
                 return builder.load(at(builder, array.data, one, k))
@@ -69,7 +72,6 @@ def _tile(vectors, lanes, valued, turned, ahead):
                 head = builder.gep(matrix.data, [builder.add(builder.mul(row, width), u)])
                 return [at(builder, head, lanes, v) for v in range(vectors)]
 
-            first = address(context, builder, signature, values, 0)
             targets = [at(builder, first, lanes, v) for v in range(vectors)]
             sums = [cgutils.alloca_once(builder, kind) for _ in targets]  # LLVM makes registers of them
             for partial, target in zip(sums, targets, strict=True):
@@ -84,7 +86,8 @@ def _tile(vectors, lanes, valued, turned, ahead):
                     place = builder.sext(element(positions, k), u.type) if turned else k
                     factor = spread(builder, element(data, place), lanes)
                 for partial, part in zip(sums, parts(k), strict=True):
-                    row = load(builder, part, kind)
+                    row = load(builder, part, kept)
+                    row = widened(builder, row) if kept.element == ir.IntType(16) else row
                     term = builder.fmul(factor, row) if valued else row
                     builder.store(builder.fadd(builder.load(partial), term), partial)
             for partial, target in zip(sums, targets, strict=True):

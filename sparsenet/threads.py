@@ -41,6 +41,11 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
+def threads_now() -> int:
+    """How many threads a parallel loop has now: numba.set_num_threads says so."""
+    return int(numba.get_num_threads())
+
+
 def most_threads() -> int:
     """How many of them a parallel loop may ever have."""
     return int(numba.config.NUMBA_NUM_THREADS)

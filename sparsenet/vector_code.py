@@ -42,6 +42,13 @@ def fetch(builder, address):
     builder.call(function, [builder.bitcast(address, byte), word(0), word(2), word(1)])  # to read, second cache, data
 
 
+def widened(builder, halves):
+    """A vector of float32 numbers, given their upper halves: bfloat16."""
+    words = ir.VectorType(ir.IntType(32), halves.type.count)
+    upper = builder.shl(builder.zext(halves, words), ir.Constant(words, [16] * words.count))
+    return builder.bitcast(upper, ir.VectorType(ir.FloatType(), words.count))
+
+
 def spread(builder, number, lanes):
     """A vector of a number everywhere."""
     nothing = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)

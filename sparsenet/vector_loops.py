@@ -8,7 +8,7 @@ from numba.extending import intrinsic
 from sparsenet.compiling import scalar
 from sparsenet.vector_code import address, check_flat, fetch, fused, load, spread, store
 
-__all__ = ["above", "above_or_nan", "add_both", "prefetch", "trailing_zeros"]
+__all__ = ["above", "above_or_nan", "above_sum", "add_both", "prefetch", "trailing_zeros"]
 
 _SOME = 16  # numbers of a vector
 
@@ -35,6 +35,20 @@ above = _compare(False)
 
 above_or_nan = _compare(True)
 """As above, but the bit of a NaN is set too."""
+
+
+@intrinsic
+def above_sum(typing_context, z, start, number, bounds, b_start):
+    """As above, of z[start + i] + number."""
+    check_flat(z, types.float32)
+    check_flat(bounds, types.float32)
+
+    def generate(context, builder, signature, values):
+        numbers = ir.VectorType(ir.FloatType(), 64)
+        left, right = (load(builder, address(context, builder, signature, values, place), numbers) for place in (0, 3))
+        total = builder.fadd(left, spread(builder, values[2], 64))
+        return builder.bitcast(builder.fcmp_ordered(">", total, right), ir.IntType(64))
+    return types.uint64(z, types.intp, types.float32, bounds, types.intp), generate
 
 
 @scalar

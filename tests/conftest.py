@@ -81,7 +81,8 @@ def agree(device) -> Callable:
             finally:
                 numba.set_num_threads(several)
             for name, one, many in zip(names, alone, found, strict=True):
-                assert not isinstance(one, np.ndarray) or one.tobytes() == many.tobytes(), f"{name}: threads matter"
+                if isinstance(one, np.ndarray) and name.split("_")[0] not in ("scratch", "room"):
+                    assert one.tobytes() == many.tobytes(), f"{name}: threads matter"
         exact = in_float64(kernel, arguments, options, dtype)
         if scale is None:
             scales = effects_of_rounding(kernel, arguments, options, dtype, exact)

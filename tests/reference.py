@@ -209,6 +209,10 @@ def walk_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pul
     head_pull(slope, hidden, indptr, indices, data, largest, total, w, bias, pull, room, None)
 
 
+def walk_top_k(activation, hidden, w, bias, indptr, indices, items, values, room):
+    head_top_k(activation, hidden, w, bias, indptr, indices, items, values, None, room, None)
+
+
 def target_pull(slope, indptr, data, pull):
     values = np.ones(indptr[-1]) if data is None else data
     for b in range(len(pull)):
@@ -416,6 +420,12 @@ def multiply(epilogue, a, b, bias, numbers, x, y, z, scratch, *, transpose_a=Fal
 def exclude(indptr, indices, scores):
     for b, k in _entries(indptr):
         scores[b, indices[k]] = -math.inf
+
+
+def score_items(activation, hidden, w, bias, items, values):
+    for b, j in np.ndindex(items.shape):
+        item = items[b, j]
+        values[b, j] = activation(hidden[b] @ w[item] + bias[item]) if item >= 0 else -math.inf
 
 
 def top_k(scores, items, values):

@@ -110,6 +110,25 @@ def test_who_waits_is_stopped(settings):
             time.sleep(0.01)  # the signal is on its way
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they may be left behind")
+def test_nobody_outlives_the_driver(settings):
+    workload = WORKLOADS["W1"].smaller(200)
+    one = _task(race.examples(workload, settings.out), workload)
+    driver = ("import os, pathlib, sys\n"
+              "from tests.benchmarks.peers import race, task\n"
+              f"process = race.Process([sys.executable, '-m', 'tests.benchmarks.peers.serve'], task.{one!r}, 1,\n"
+              f"    race.Settings(pathlib.Path({str(settings.out)!r}), '', '', 0), sys.stderr)\n"
+              "print(process.id, 'error' in process.ready, flush=True)\n"
+              "os._exit(0)")
+    done = subprocess.run([sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, check=True)
+    number, failed = done.stdout.split()
+    assert failed == "False", done.stderr
+    end = time.perf_counter() + 10
+    while Path(f"/proc/{number}").exists() and "Z" not in Path(f"/proc/{number}/stat").read_text().split()[2]:
+        assert time.perf_counter() < end
+        time.sleep(0.05)
+
+
 def test_who_hangs_or_dies_is_told(settings):
     workload = WORKLOADS["W1"].smaller(200)
     one = _task(race.examples(workload, settings.out), workload)
@@ -178,6 +197,7 @@ def test_growth(tmp_path, monkeypatch):
     assert "| 9 | not available |" in text
     growth.draw({"outputs": [good, bad], "nonzeros": []}, "two").savefig(tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    growth.draw({"outputs": [good]}, "one")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")

@@ -45,14 +45,14 @@ from sparsenet.kernels.sampling import draw, target_gradient, target_logits, upd
 from sparsenet.kernels.slabs import Tile
 from sparsenet.kernels.sparse import sparse_forward, sparse_update, sparse_weight_gradient
 from sparsenet.kernels.tiles import Epilogue, multiply
-from sparsenet.kernels.topk import exclude, top_k
+from sparsenet.kernels.topk import exclude, score_items, top_k
 from sparsenet.kernels.update import clear, update
 from sparsenet.testing.ptx import PtxDevice
 from tests.functions import ACTIVATIONS, OPTIMIZERS, OUTPUTS
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]  # Turing, Ampere, Hopper, Blackwell
 ON_THE_HOST = {"gather_rows", "transpose", "transpose_all", "take_rows", "keep_rows", "factored_loss", "walk_step",
-               "walk_sums", "walk_pull"}  # kernels that never run on a GPU
+               "walk_sums", "walk_pull", "walk_top_k"}  # kernels that never run on a GPU
 
 
 class Float(NamedTuple):
@@ -192,6 +192,7 @@ def head_cases() -> Iterator[tuple]:
     yield target_pull, slope, INDPTR, DATA["valued"], TOTALS
     best = Float((2, 2), np.int32), Float((2, 2)), Float((2, 2, 2), np.int32)
     yield head_top_k, output.activation, hidden, w, bias, INDPTR, INDICES, *best, room, scratch
+    yield score_items, output.activation, hidden, w, bias, *best[:2]
 
 
 def sampled_cases() -> Iterator[tuple]:

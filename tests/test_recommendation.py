@@ -1,5 +1,7 @@
 """Recommending against NumPy's sort, metrics of recommendations, and the popularity baseline."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,7 +10,10 @@ from hypothesis import strategies as st
 
 import sparsenet as sn
 from sparsenet import metrics, optimizers
+from sparsenet.activations import Activation
+from sparsenet.data import read_recommendations
 from sparsenet.layers import Dense, Input
+from sparsenet.testing import assert_close
 from tests.networks import ITEMS, TWO_INPUTS, USERS, T, X, small, two_ended
 
 PROPERTY = settings(deadline=None, max_examples=100)
@@ -67,7 +72,7 @@ def test_recommendations_are_the_networks_predictions():
     items, values = sn.recommend(network, X, 5)
     expected_items, expected_values = by_sorting(network.predict(X), 5, X.toarray() != 0)
     np.testing.assert_array_equal(items, expected_items)
-    np.testing.assert_array_equal(values, expected_values)
+    assert_close(values, expected_values, terms=10)
     assert not (T.toarray()[np.arange(USERS)[:, None], items]).any()
 
 
@@ -113,6 +118,112 @@ def test_one_of_several_outputs():
     for wrong in (None, "left", 0):
         with pytest.raises(ValueError, match=f"output: expected one of l, r, got {wrong!r}"):
             sn.recommend(network, TWO_INPUTS, 3, output=wrong)
+
+
+# ---- wide outputs: part by part
+
+
+WIDE, MANY = 1500, 60
+OWN = Activation("own", lambda z: z / (1 + abs(z)), lambda y: (1 - abs(y)) ** 2)
+
+
+def wide(activation="sigmoid", streaming=None, loss=None, **options):
+    """The same weights whatever else is said."""
+    x = Input(WIDE, sparse=True)
+    return sn.Network(x, Dense(WIDE, activation, name="top")(Dense(16, "tanh", name="hidden")(x)), loss, seed=4,
+                      device="cpu", streaming=streaming, **options)
+
+
+def chosen(users=MANY):
+    return sp.random_array((users, WIDE), density=0.02, rng=5, format="csr", dtype=np.float32)
+
+
+@pytest.mark.parametrize("activation", ["linear", "sigmoid", "softmax", "relu", OWN], ids=str)
+@pytest.mark.parametrize("batch", [1, 25, 1000])
+def test_part_by_part_as_at_once(activation, batch):
+    x = chosen()
+    plain = sn.recommend(wide(activation, streaming=False), x, 20, exclude_items=sp.eye_array(MANY, WIDE))
+    items, values = sn.recommend(wide(activation), x, 20, exclude_items=sp.eye_array(MANY, WIDE), batch=batch)
+    np.testing.assert_array_equal(items, plain[0])
+    assert_close(values, plain[1], terms=40)
+
+
+@pytest.mark.parametrize("loss", [None, "cross_entropy"])
+def test_nothing_is_as_wide_as_the_output(loss):
+    """Neither users x items, nor batch x items."""
+    network, users, batch = wide(loss=loss), 2000, 512
+    x = chosen(users)
+    sn.recommend(network, x[:batch], 10, batch=batch)  # compiles
+    tracemalloc.start()
+    try:
+        sn.recommend(network, x, 10, batch=batch)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < users * WIDE * 4 / 3
+    assert network.passes.nbytes < batch * WIDE * 4 / 3
+
+
+def test_scored_again():
+    """Scores of float32, and nearly the same items."""
+    x = chosen()
+    items, _ = sn.recommend(wide(), x, 20, scoring="float32")
+    found, scores = sn.recommend(wide(), x, 20, scoring="bfloat16")
+    shared = np.mean([len(np.intersect1d(*rows)) / 20 for rows in zip(items, found, strict=True)])
+    assert shared > 0.98
+    assert_close(scores, np.take_along_axis(wide().predict(x), found, axis=1), terms=40)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    assert not (x.toarray()[np.arange(MANY)[:, None], found]).any()
+    all_items, all_scores = sn.recommend(wide("softmax"), x[:3], WIDE, scoring="bfloat16")
+    assert_close(np.where(all_items < 0, 0, all_scores).sum(axis=1),
+                 (wide("softmax").predict(x[:3]) * (x[:3].toarray() == 0)).sum(axis=1), terms=WIDE)
+
+
+def test_scoring_is_checked():
+    with pytest.raises(ValueError, match="scoring: expected one of float32, bfloat16, got 'int4'"):
+        sn.recommend(wide(), chosen(), scoring="int4")
+    with pytest.raises(ValueError, match=r"scoring: output 'top' cannot be scored in bfloat16: streaming=False"):
+        sn.recommend(wide(streaming=False), chosen(), scoring="bfloat16")
+
+
+# ---- to a file
+
+
+def test_to_a_file(tmp_path):
+    """What would have been returned, whatever the batch."""
+    network, file = small(), tmp_path / "lists.nc"
+    expected = sn.recommend(network, X, 15)
+    for batch in (1, 7, 100):
+        assert sn.recommend(network, X, 15, batch=batch, file=file) is None
+        for found, wanted in zip(read_recommendations(file), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype
+    for found, wanted in zip(read_recommendations(file, slice(3, 9)), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted[3:9])
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    file = tmp_path / "lists.nc"
+    file.write_text("before")
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        sn.recommend(small(), X, 3, file=tmp_path / "none" / "lists.nc")
+    monkeypatch.setattr("sparsenet.recommendation.head_top_k", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sn.recommend(small(), X, 3, file=file)
+    assert [path.name for path in tmp_path.iterdir()] == ["lists.nc"]
+    assert file.read_text() == "before"
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_other_files_are_refused(tmp_path):
+    small().save(tmp_path / "network.nc")
+    with pytest.raises(ValueError, match="holds no recommendations that this version can read"):
+        read_recommendations(tmp_path / "network.nc")
+    with pytest.raises(FileNotFoundError):
+        read_recommendations(tmp_path / "none.nc")
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, None, "10"])

@@ -41,7 +41,7 @@ from sparsenet.kernels.sampled_loss import sampled_delta
 from sparsenet.kernels.sampling import draw, target_gradient, target_logits, update_rows, weigh
 from sparsenet.kernels.sparse import sparse_forward, sparse_update, sparse_weight_gradient
 from sparsenet.kernels.tiles import PRECISIONS, SCRATCH, Epilogue, multiply
-from sparsenet.kernels.topk import exclude, top_k
+from sparsenet.kernels.topk import exclude, score_items, top_k
 from sparsenet.kernels.update import ROOM, clear, update
 from sparsenet.optimizers import Optimizer
 
@@ -258,6 +258,10 @@ def _recommendation(s: Sizes, batch: Sparse) -> Iterator[Entry]:
     yield Entry(exclude, "", (batch.indptr, batch.indices, scores), nonzeros, 8 * s.batch + 8 * nonzeros, 0)
     items = Zeros((s.batch, s.best), np.int32)
     yield Entry(top_k, "", (scores, items, Zeros((s.batch, s.best))), best, 4 * elements + 8 * best, 0)
+    hidden, weight = Zeros((s.batch, s.hidden)), Zeros((s.features, s.hidden))
+    yield Entry(score_items, "sigmoid", (activations.sigmoid().value, hidden, weight, Zeros((s.features,)), items,
+                                         Zeros((s.batch, s.best))), best,
+                4 * s.hidden * (best + s.batch) + 12 * best, 2 * s.hidden * best)
 
 
 def _updates(s: Sizes, batch: Sparse) -> Iterator[Entry]:

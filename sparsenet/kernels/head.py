@@ -200,7 +200,8 @@ def head_top_k(activation, hidden: Array, w: Array, bias: Array, indptr: Array |
                                                     see `top_k_room`
     scratch        (most) float32              -    as for `head_step`
 
-    A softmax keeps its logits' order: take the linear activation here, then rows.softmax of the values.
+    A softmax keeps its logits' order: take the linear activation here, then rows.softmax of the values. A CPU chooses
+    no item whose logit is -inf or NaN, whatever the activation makes of it.
     Raises ValueError where the room has no place for a panel.
     """
     size = check(hidden=(hidden, "batch inputs"), w=(w, "outputs inputs"), bias=(bias, "outputs"),

@@ -14,14 +14,16 @@ from functools import cache
 import numpy as np
 from numba import prange
 
+from sparsenet.bfloat16 import key_for, random_bits, row_key, shortened, widened
 from sparsenet.device import Array, cuda, device_of, launch_pair, part, scalar
-from sparsenet.kernels.update import NEXT, ROOM, accesses, fetch_rows, regularized, step_of
+from sparsenet.kernels.update import NEXT, ROOM, RUN, accesses, fetch_rows, later, regularized, step_of
 from sparsenet.row_sums import add_rows
 from sparsenet.shapes import check, in_fours, values_or
 
 _ZERO = np.float32(0)
 _WARP = 32  # threads that a GPU runs in step
 _LONG_FLIGHT, _FLIGHT = 8, 4  # rows that a thread asks for before it adds the first, of an example or of a feature
+_HALF = np.uint32(16)
 _AHEAD = 16  # rows that a core asks for before it adds them
 
 
@@ -32,7 +34,7 @@ def sparse_forward(indptr: Array, indices: Array, data: Array | None, weight: Ar
     indptr   (batch + 1) int64           in
     indices  (nonzeros) int32            in   feature numbers; repeated and unsorted ones allowed
     data     (nonzeros) float32          in   values; None: all ones
-    weight   (features, units) float32   in
+    weight   (features, units) float32   in   on a CPU also uint16: bfloat16
     y        (batch, units) float32      out or inout
     """
     size = check(weight=(weight, "features units"), y=(y, "batch units"))
@@ -163,10 +165,12 @@ def _blocks_by_feature(capacity, *arrays):
 
 @cache
 def _weight_gradient_on_cpu(valued):
-    add = add_rows(valued, True, 0)
+    add, fetch = add_rows(valued, True, 0), fetch_rows(0)
 
     def sparse_weight_gradient(features, indptr, examples, positions, touched, data, delta, gradient):
+        flat, last = gradient.reshape(gradient.size), touched[0] - 1
         for r in prange(touched[0]):
+            fetch(flat, flat, np.int64(features[min(r + NEXT, last)]), gradient.shape)
             end = indptr[r + 1]
             add(gradient[features[r]], delta, examples, indptr[r], end, end, data, positions)
     return sparse_weight_gradient
@@ -240,7 +244,7 @@ def _sum_features(valued, across, down, width):
 
 def sparse_update(rule, features: Array, indptr: Array, examples: Array, positions: Array, touched: Array,
                   data: Array | None, delta: Array, w: Array, slots: Array, l2: float, l1: float, scalars: Array,
-                  numbers: int, scratch: Array) -> None:
+                  numbers: int, scratch: Array, *, key: Array | None = None) -> None:
     """One optimizer step on the listed rows of w, their gradients summed on the way and never stored.
 
     g = sum over the entries k of feature r of data[positions[k]] * delta[examples[k], u]; then as in update.update
@@ -248,21 +252,23 @@ def sparse_update(rule, features: Array, indptr: Array, examples: Array, positio
 
     features ... delta                             as for `sparse_weight_gradient`
     rule, l2, l1, scalars, numbers                 as for update.update
-    w        (features, units) float32      inout
-    slots    (count, features, units)       inout  the optimizer's state
+    w        (features, units) float32      inout  on a CPU, w or slots or both may be uint16: bfloat16, rounded at
+    slots    (count, features, units)       inout  random. slots are the optimizer's state
     scratch  (chunks, units) float32        -      working memory of the CPU's threads
+    key      (1) uint64                     in     stream of this step's rounding of uint16 arrays
     """
     size = check(delta=(delta, "batch units"), w=(w, "features units"), slots=(slots, "count features units"),
                  listed=(features, "capacity"), scratch=(scratch, "chunks units"), room=(ROOM, "most"),
                  scalars=(scalars, "most"))
     if 0 in (size.capacity, size.units):
         return
-    valued, number = data is not None, w.dtype.type
+    valued, number = data is not None, delta.dtype.type
     grid, block = _blocks_by_feature(size.capacity, delta, w, slots)
     launch_pair(_update_on_cpu(rule, size.count, numbers, valued),
                 _update_on_cuda(rule, size.count, numbers, valued, *block), grid, block[:2],
                 features, indptr, examples, positions, touched, values_or(delta, data), delta, w,
-                slots.reshape(size.count * size.features, size.units), number(l2), number(l1), scalars, scratch)
+                slots.reshape(size.count * size.features, size.units), number(l2), number(l1), scalars, scratch,
+                key_for(key, indptr, w, slots))
 
 
 @cache
@@ -270,33 +276,35 @@ def _update_on_cpu(rule, count, numbers, valued):
     add, fetch = add_rows(valued, True, 0), fetch_rows(count)
 
     @scalar
-    def learn(w, m, v, gradient, l2, l1, s):
+    def learn(w, m, v, gradient, l2, l1, s, key, f):
+        low, high = row_key(key, f)
         for u in range(w.shape[0]):
-            first = m[u] if count > 0 else _ZERO
-            second = v[u] if count > 1 else _ZERO
-            w[u], first, second = rule(w[u], regularized(gradient[u], w[u], l2, l1), first, second, s)
+            weight, bits, more = widened(w[u]), random_bits(low, high, u), random_bits(high, low, u)
+            first = widened(m[u]) if count > 0 else _ZERO
+            second = widened(v[u]) if count > 1 else _ZERO
+            weight, first, second = rule(weight, regularized(gradient[u], weight, l2, l1), first, second, s)
+            w[u] = shortened(weight, w[u], bits)
             if count > 0:
-                m[u] = first
+                m[u] = shortened(first, m[u], more)
             if count > 1:
-                v[u] = second
+                v[u] = shortened(second, v[u], more >> _HALF)
 
-    def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch):
+    def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch,
+                      keys):
+        key = np.uint64(keys[0])
         chunks, total = scratch.shape[0], touched[0]
         s = (scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6], scalars[7])[:numbers]
         flat_w, flat_slots = w.reshape(w.size), slots.reshape(slots.size)
         for chunk in prange(chunks):
-            for r in range(chunk, total, chunks):  # strided: neighbours are alike in popularity
-                f, coming = features[r], np.int64(features[min(r + NEXT * chunks, total - 1)])
-                fetch(flat_w, flat_slots, coming, w.shape)
-                start, end = indptr[r], indptr[r + 1]
-                if not valued and end - start == 1:
-                    gradient = delta[examples[start]]
-                else:
-                    gradient = scratch[chunk]
+            gradient = scratch[chunk]
+            for run in range(chunk * RUN, total, chunks * RUN):  # apart: neighbours are alike in popularity
+                for r in range(run, min(run + RUN, total)):
+                    f, coming = features[r], np.int64(features[later(r, chunks, total)])
+                    fetch(flat_w, flat_slots, coming, w.shape)
                     gradient[:] = _ZERO
-                    add(gradient, delta, examples, start, end, end, data, positions)
-                learn(w[f], slots[f] if count > 0 else gradient, slots[w.shape[0] + f] if count > 1 else gradient,
-                      gradient, l2, l1, s)
+                    add(gradient, delta, examples, indptr[r], indptr[r + 1], indptr[r + 1], data, positions)
+                    learn(w[f], slots[f] if count > 0 else gradient, slots[w.shape[0] + f] if count > 1 else gradient,
+                          gradient, l2, l1, s, key, f)
     return sparse_update
 
 
@@ -305,7 +313,8 @@ def _update_on_cuda(rule, count, numbers, valued, across, down, width):
     sum_features = _sum_features(valued, across, down, width)
     step = step_of(rule, count, numbers, width)
 
-    def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch):
+    def sparse_update(features, indptr, examples, positions, touched, data, delta, w, slots, l2, l1, scalars, scratch,
+                      keys):
         gradient = cuda.local.array(width, np.float32)
         u = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         for first in range(cuda.blockIdx.x * down, touched[0], cuda.gridDim.x * down):

@@ -12,8 +12,8 @@ from sparsenet.shapes import check, in_fours
 ROOM = np.zeros(8, np.float32)
 """How many numbers a rule may have for each step: as many as there is room for"""
 
-NEXT = 8
-"""How many rows ahead a core asks for what it will update"""
+RUN, NEXT = 16, 8
+"""Neighbouring rows that a core updates before it takes another run, and how many rows ahead it asks for them"""
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -106,6 +106,13 @@ def step_of(rule, count, numbers, width):
         if count > 1:
             store(slots, w.shape[0] + f, u, v)
     return step
+
+
+@scalar
+def later(r, chunks, total):
+    """The row that a core updates NEXT rows after row r; a chunk is every so manieth run."""
+    n = r + NEXT
+    return min(n if n // RUN == r // RUN else n + (chunks - 1) * RUN, total - 1)
 
 
 @cache

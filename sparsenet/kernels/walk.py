@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numba import get_thread_id, prange
 
-from sparsenet.bfloat16 import SHORT, random_bits, row_key, shortened, widened
+from sparsenet.bfloat16 import key_for, random_bits, row_key, shortened, widened
 from sparsenet.compiling import summing
 from sparsenet.device import Array, run_on_host, scalar
 from sparsenet.kernels.loss import first_from
@@ -51,13 +51,11 @@ def walk_step(output: Output, rule: Rule, scale: float, hidden: Array, indptr: A
     check_memory(hidden=hidden, bias=bias, bias_slots=bias_slots, room=room)
     check_memory(w=w)
     check_memory(slots=slots)
-    if key is None and SHORT in (w.dtype, slots.dtype):
-        raise ValueError("key: weights and slots in bfloat16 are rounded at random, and need one")
+    keys = key_for(key, _NO_KEY, w, slots)
     step = _step(output, rule, slots.shape[0], data is not None, softmax, dhidden is not None, path, precision)
     run_on_host(step, hidden, indptr, indices, values_or(hidden, data), largest if softmax else hidden.reshape(-1),
                 total if softmax else losses, pull if softmax else losses, w, bias, Room.of(room, where.size), where,
-                number(scale), scalars, _NO_KEY if key is None else key, slots, bias_slots,
-                hidden if dhidden is None else dhidden, losses)
+                number(scale), scalars, keys, slots, bias_slots, hidden if dhidden is None else dhidden, losses)
 
 
 def walk_pull(slope, hidden: Array, indptr: Array, indices: Array, data: Array | None, largest: Array, total: Array,

@@ -15,10 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import config, get_num_threads, prange, types
-from numba.cpython.unsafe.numbers import trailing_zeros
-from numba.extending import intrinsic
+from numba import prange
 
 from sparsenet.bfloat16 import pack_along
 from sparsenet.compiling import plain
@@ -28,7 +25,8 @@ from sparsenet.kernels.panels import Plan, Room, products
 from sparsenet.kernels.topk import place, placed_item, placed_score
 from sparsenet.kernels.walk import walk_plan
 from sparsenet.shapes import check_memory
-from sparsenet.vector_code import address, check_flat, load, spread
+from sparsenet.threads import most_threads, threads_now
+from sparsenet.vector_loops import above_sum, trailing_zeros
 from sparsenet.vectors import Vectors
 
 _TIMES, _LEAST = 3, 64  # a list has room for so many times k, and for no fewer
@@ -72,7 +70,7 @@ def top_k_plan(batch: int, inputs: int, outputs: int, k: int, precision: str) ->
     capacity = min(max(_TIMES * k, _LEAST), outputs)
     sizes = -(-batch // 64) * 64, batch, batch, batch, batch * capacity, batch * capacity, 2 * capacity
     counts, cursors, unwanted, scores, items, places, part = accumulate(-(-size // 16) * 16 for size in sizes)
-    size = where.sums + config.NUMBA_NUM_THREADS * part
+    size = where.sums + most_threads() * part
     return path, precision, where, Lists(where.sums, part, counts, cursors, unwanted, scores, items, places, capacity,
                                          k, size)
 
@@ -86,8 +84,8 @@ def walk_top_k(activation: Callable, hidden: Array, w: Array, bias: Array, indpt
     check_memory(w=w)
     walk = _walk(activation, monotonic, indptr is not None, path, precision)
     unused = np.zeros(1, np.int64), np.zeros(1, np.int32)
-    run_on_host(walk, hidden, w, bias, *(unused if indptr is None else (indptr, indices)), Room.of(room, lists.size),
-                where, lists, items, values)
+    run_on_host(walk, hidden, w, bias, *(unused if indptr is None else (indptr, indices)), threads_now(),
+                Room.of(room, lists.size), where, lists, items, values)
 
 
 @cache
@@ -98,9 +96,9 @@ def _walk(activation, monotonic, excludes, path, precision):
     cut = _cut(activation, monotonic)
     take, write = _take(activation, monotonic, cut), _write(cut)
 
-    def walk_top_k(hidden, w, bias, indptr, indices, room, plan, lists, items, values):
+    def walk_top_k(hidden, w, bias, indptr, indices, parts, room, plan, lists, items, values):
         batch, inputs = hidden.shape
-        outputs, parts = w.shape[0], get_num_threads()
+        outputs = w.shape[0]
         count = (outputs + plan.tile - 1) // plan.tile
         pack_hidden(hidden, plan, room)
         for part in prange(parts):
@@ -165,27 +163,13 @@ def _take(activation, monotonic, cut):
                     z[b] = activation(z[b] + of_unit) if z[b] > _WORST else _WORST
                 of_unit = _ZERO
             for part in range(0, batch, 64):
-                marks = _above(room.numbers, start + part, of_unit, room.numbers, mine + part)
+                marks = above_sum(room.numbers, start + part, of_unit, room.numbers, mine + part)
                 while marks != _NO_BITS:
                     row = part + np.int64(trailing_zeros(marks))
                     marks &= marks - _BIT
                     if _list(row, room.numbers[start + row] + of_unit, first + c, lists, mine, room):
                         cut(row, lists, mine, mine, room)
     return take
-
-
-@intrinsic
-def _above(typing_context, z, start, number, bounds, b_start):
-    """As vectors.above, of z[start + i] + number."""
-    check_flat(z, types.float32)
-    check_flat(bounds, types.float32)
-
-    def generate(context, builder, signature, values):
-        numbers = ir.VectorType(ir.FloatType(), 64)
-        left, right = (load(builder, address(context, builder, signature, values, place), numbers) for place in (0, 3))
-        total = builder.fadd(left, spread(builder, values[2], 64))
-        return builder.bitcast(builder.fcmp_ordered(">", total, right), ir.IntType(64))
-    return types.uint64(z, types.intp, types.float32, bounds, types.intp), generate
 
 
 @scalar

@@ -39,10 +39,13 @@ class Backlog:
         """Bytes on the device."""
         return sum(array.size * array.dtype.itemsize for array in (self._steps, self._table, self._seen))
 
-    def owe(self, w: Array, slots: Array, scalars: tuple[float, ...]) -> None:
-        """A step begins, with these numbers of the rule, which rows will have yet to see."""
+    def owe(self, w: Array, slots: Array, scalars: tuple[float, ...], key: Array | None = None) -> None:
+        """A step begins, with these numbers of the rule, which rows will have yet to see.
+
+        key  (1) uint64, here as below, the stream of the last step's rounding: for bfloat16
+        """
         if self._made == _STEPS:
-            self.settle(w, slots)
+            self.settle(w, slots, key)
         self._note()
         owing = self._owed[:, :self._made + 1]
         for numbers, more in zip(owing, self._idle.more(tuple(owing.copy()), scalars), strict=True):
@@ -58,17 +61,19 @@ class Backlog:
         self._device.write(self._steps, self._host[0])
         self._device.write(self._table, self._host[1])
 
-    def pay(self, features: Array, touched: Array, w: Array, slots: Array) -> None:
+    def pay(self, features: Array, touched: Array, w: Array, slots: Array, key: Array | None = None) -> None:
         """In a step: the listed rows see all steps before it, and are about to see this one."""
         self._upload()
-        catch_up(self._idle.rule, features, touched, self._steps, self._table, w, slots, self._seen, len(self._owed))
+        catch_up(self._idle.rule, features, touched, self._steps, self._table, w, slots, self._seen, len(self._owed),
+                 key=key)
 
-    def settle(self, w: Array, slots: Array) -> None:
+    def settle(self, w: Array, slots: Array, key: Array | None = None) -> None:
         """Between steps: all rows see all steps."""
         if self._made == 0:
             return
         self._note()
         self._upload()
-        catch_up(self._idle.rule, None, self._steps, self._steps, self._table, w, slots, self._seen, len(self._owed))
+        catch_up(self._idle.rule, None, self._steps, self._steps, self._table, w, slots, self._seen, len(self._owed),
+                 key=key)
         self._device.wait()  # the next step writes what this one reads
         self._forget()

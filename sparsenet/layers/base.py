@@ -146,20 +146,20 @@ class Parameter:
     def settle(self) -> None:
         """Catch up all rows, where they wait."""
         if self._backlog is not None:
-            self._backlog.settle(self._value, self.slots)
+            self._backlog.settle(self._value, self.slots, self.key)
 
     def begin_step(self, scalars: tuple[float, ...], key: np.uint64) -> None:
         """A step of the optimizer begins, with these numbers of its rule, and a random stream of its own."""
-        self.key[0] = key
         if self._backlog is not None:
-            self._backlog.owe(self._value, self.slots, scalars)
+            self._backlog.owe(self._value, self.slots, scalars, self.key)
+        self.key[0] = key
 
     def named_by(self, batch: Any) -> Array:
         """The values in a training step, where only the rows of features that a SparseBatch names are wanted."""
         if self._backlog is None:
             return self.value
         features, _, _, _, touched = batch.by_feature(every=False)
-        self._backlog.pay(features, touched, self._value, self.slots)
+        self._backlog.pay(features, touched, self._value, self.slots, self.key)
         return self._value
 
     def update(self, optimizer: Optimizer, scalars: Array) -> None:
@@ -173,7 +173,8 @@ class Parameter:
             (batch, delta), self.source = self.source, None
             features, indptr, examples, positions, touched = batch.by_feature(every=optimizer.visits_every_row)
             sparse_update(optimizer.rule, features, indptr, examples, positions, touched, batch.values, delta,
-                          self._value, self.slots, l2, l1, scalars, optimizer.numbers, self._scratch)
+                          self._value, self.slots, l2, l1, scalars, optimizer.numbers, self._scratch,
+                          key=self.key)
         else:
             size = self.value.shape[0] * self.value.shape[1]
             update(optimizer.rule, self.value.reshape(size), self.gradient.reshape(size),

@@ -65,7 +65,7 @@ def table(title: str, points: Sequence[Point]) -> str:
     """Points in Markdown."""
     lines = [f"| {title} | a step, ms | peak memory, MB |", "|---|---|---|"]
     for one in points:
-        figures = ["not available", one["error"]] if "error" in one else [f"{1e3 * one['seconds']:.3g}",
+        figures = ["not available", one["error"]] if "error" in one else [f"{1e3 * one['seconds']:,.1f}",
                                                                          f"{one['bytes'] / 1e6:,.0f}"]
         lines.append(f"| {one['x']:,} | {' | '.join(figures)} |")
     return "\n".join(lines)
@@ -76,7 +76,7 @@ def draw(series: dict[str, list[Point]], title: str) -> Any:
     point: what grows in proportion runs along it."""
     figure = picture(8, 5.5)
     figure.suptitle(title, fontsize="medium")
-    for row, (name, points) in zip(figure.subplots(2, len(series)).T, series.items(), strict=True):
+    for row, (name, points) in zip(figure.subplots(2, len(series), squeeze=False).T, series.items(), strict=True):
         known = [one for one in points if "error" not in one]
         for axes, key, label, unit in zip(row, ("seconds", "bytes"), ("ms a step", "MB at most"), (1e3, 1e-6),
                                           strict=True):
@@ -115,7 +115,7 @@ def main() -> None:
                 series[title].append(point(size, make(size, options.output), options))
                 print(title, series[title][-1], file=sys.stderr, flush=True)
     about = (f"{options.optimizer}, {options.precision}, weights in {options.weights}, {options.output} outputs, "
-             f"{options.threads} threads, {machine()}")
+             f"{options.threads} thread{'s' if options.threads > 1 else ''}, {machine()}")
     text = "\n\n".join([*(table(title, points) for title, points in series.items()), f"A step of {about}."])
     (options.out / "growth.json").write_text(json.dumps({"about": about, "series": series}, indent=1), encoding="utf-8")
     draw(series, about).savefig(options.out / PICTURE.name, dpi=80)

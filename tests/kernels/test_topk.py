@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from sparsenet.device import scalar
 from sparsenet.kernels import topk
-from sparsenet.kernels.topk import exclude, top_k
+from sparsenet.kernels.topk import exclude, score_items, top_k
 from sparsenet.testing.strategies import csr, dense
 
 SPECIAL = np.array([np.nan, -np.nan, -np.inf, np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38], np.float32)
@@ -88,6 +89,23 @@ def test_excluded_are_not_chosen(device):
     top_k(table, items, values)
     assert device.fetch(items).tolist() == [[2, 0, -1]]
     assert device.fetch(values).tolist() == [[3, 1, -np.inf]]
+
+
+@scalar
+def halved(z):
+    return z / np.float32(2)
+
+
+def test_score_items(prove, agree, sizes):
+    @prove
+    def example(data):
+        batch, inputs, outputs, k = (data.draw(sizes(smallest=least, simulator=5)) for least in (0, 0, 1, 0))
+        hidden, w, bias = (data.draw(dense(*shape)) for shape in ((batch, inputs), (outputs, inputs), (outputs,)))
+        random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+        items = random.integers(-1, outputs, (batch, k)).astype(np.int32)
+        scale = np.abs(hidden) @ np.abs(w.T) + np.abs(bias)
+        agree(score_items, halved, hidden, w, bias, items, np.full((batch, k), np.nan, np.float32), terms=inputs + 1,
+              scale=np.take_along_axis(scale, np.maximum(items, 0), axis=1))
 
 
 def test_shapes_are_checked(device):

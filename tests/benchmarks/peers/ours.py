@@ -88,7 +88,7 @@ def _pieces_of_an_epoch(task: Task) -> Steps:
 
 
 def _input(task: Task) -> Callable[[], object]:
-    """The batch turned by feature, gradient and update of the first weights."""
+    """The batch turned by feature, gradient and update of the first weights, with the steps that its rows missed."""
     x = Input(task.features, sparse=True)
     network = sn.Network(x, Dense(task.hidden[0])(x), "squared_error", seed=1, device="cpu")
     optimizer, device = _optimizer(task), network.device
@@ -108,8 +108,11 @@ def _input(task: Task) -> Callable[[], object]:
         nonlocal made
         batch = batches[made % len(batches)]
         made += 1
-        scalars = device.put(np.resize(np.array(optimizer.scalars(made), np.float32), ROOM.shape))
+        numbers = optimizer.scalars(made)
+        scalars = device.put(np.resize(np.array(numbers, np.float32), ROOM.shape))
+        weight.begin_step(numbers, np.uint64(0))
         batch.turn(every=every)
+        weight.named_by(batch)  # catches up rows that the batches before did not name
         weight.source = batch, delta
         weight.update(optimizer, scalars)
 

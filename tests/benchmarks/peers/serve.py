@@ -6,11 +6,13 @@ Answers are lines of JSON: once what it is (or what went wrong), then the second
 as many cores as threads: TensorFlow's and JAX's pools have no other limit that binds all of them.
 """
 
+import ctypes
 import gc
 import importlib
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -27,6 +29,7 @@ def main() -> None:
     """See the module's docstring."""
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)  # what libraries print is no answer
+        end_with_parent()
         use_cores(int(sys.argv[1]))
         task = Task(**json.loads(sys.stdin.readline()))
         try:
@@ -41,6 +44,13 @@ def main() -> None:
         answers.write(json.dumps({"versions": versions(task.by), "batches": made.batches}) + "\n")
         for line in sys.stdin:
             answers.write(json.dumps({**timed(made.step, int(line)), "bytes": peak(), **made.about()}) + "\n")
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that started it ends: stopped, it would not see the end of its
+    input."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def use_cores(count: int) -> None:
