@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from sparsenet.bench.workloads import Workload  # noqa: E402
 from sparsenet.pictures import picture  # noqa: E402
-from tests.benchmarks.peers.machine import free_memory, machine, put  # noqa: E402
+from tests.benchmarks.peers.machine import free_memory, machine, put, readme_with  # noqa: E402
 from tests.benchmarks.peers.race import Settings, examples, started  # noqa: E402
 from tests.benchmarks.peers.rows import Contestant  # noqa: E402
 from tests.benchmarks.peers.task import Task  # noqa: E402
@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / ".benchmarks", metavar="DIR", help="(%(default)s)")
     parser.add_argument("--write", action="store_true", help="put table and picture into the repository")
     options = parser.parse_args()
+    if options.write:
+        readme_with("growth", "")  # says at once that it cannot be written
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     series: dict[str, list[Point]] = {}

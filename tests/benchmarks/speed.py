@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks.peers.machine import machine, put  # noqa: E402
+from tests.benchmarks.peers.machine import machine, put, readme_with  # noqa: E402
 from tests.benchmarks.peers.race import Settings, run  # noqa: E402
 from tests.benchmarks.peers.rows import RACES, ROWS, Race, Row  # noqa: E402
 
@@ -138,6 +138,11 @@ def _notes(results: dict[tuple[str, int], Result]) -> list[str]:
              "each contestant in a process of its own; compiling is not counted. Peak memory is that of the whole "
              f"process, examples included. An epoch has {' or '.join(map(str, sorted(epochs)))} batches. SLIDE's code "
              "is not built by this benchmark."] if results else []
+    for (race, threads), result in results.items():
+        done = result["contestants"].get("sparsenet", {})
+        if RACES[race].kind == "epoch" and "steps" in done:
+            lines.append(f"- {race}, {threads} thread{'s' if threads > 1 else ''}: sparsenet's first "
+                         f"{done['steps'] * done['batches']} of {result['batches']} batches; the mean, not the median")
     lines += [f"- missing: {what}, in {', '.join(where)}" for what, where in missing.items()]
     return lines
 
@@ -180,6 +185,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into the README")
     options = parser.parse_args()
     try:
+        if options.write:
+            readme_with("speed", "")  # says at once that it cannot be written
         races = chosen(options.rows) if options.rows else {}
     except ValueError as error:
         parser.error(str(error))

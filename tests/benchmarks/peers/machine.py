@@ -33,10 +33,15 @@ def _read(path: str) -> str:
     return ""
 
 
-def put(name: str, text: str) -> None:
-    """Put text into the README between the marks of a name. Raises ValueError where there are none."""
+def readme_with(name: str, text: str) -> str:
+    """The README with text between the marks of a name. Raises ValueError where there are none."""
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     new, count = marked.subn(lambda found: f"{found[1]}{text}\n{found[2]}", README.read_text(encoding="utf-8"))
     if count != 1:
         raise ValueError(f"README.md: expected one <!-- {name} --> and one <!-- /{name} -->, found {count} pairs")
-    README.write_text(new, encoding="utf-8")
+    return new
+
+
+def put(name: str, text: str) -> None:
+    """Put text into the README between the marks of a name. Raises ValueError where there are none."""
+    README.write_text(readme_with(name, text), encoding="utf-8")
