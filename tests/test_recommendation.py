@@ -138,7 +138,8 @@ def chosen(users=MANY):
     return sp.random_array((users, WIDE), density=0.02, rng=5, format="csr", dtype=np.float32)
 
 
-@pytest.mark.parametrize("activation", ["linear", "sigmoid", "softmax", "relu", OWN], ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize("activation", ["linear", "sigmoid", "softmax", "relu", OWN],
+                         ids=lambda one: getattr(one, "name", one))
 @pytest.mark.parametrize("batch", [1, 25, 1000])
 def test_part_by_part_as_at_once(activation, batch):
     x = chosen()
