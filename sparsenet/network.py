@@ -194,6 +194,9 @@ class Network:
             if optimizer.lazy and parameter in sparse and uses[parameter] > 1:
                 raise ValueError(f"optimizer: lazy=True is for weights of a sparse input that are used once; "
                                  f"{name} is used {uses[parameter]} times")
+        for name in dense_targets:
+            if needs_head(self.losses[name]):
+                raise ValueError(f"targets {name!r}: a sampled or factored loss needs sparse ones")
         heads = self.passes.heads
         self.streamed = frozenset() if keep_gradients else frozenset(heads) - frozenset(dense_targets)
         streamed = {heads[name].layer.weights[0] for name in self.streamed}
@@ -225,9 +228,6 @@ class Network:
         if any(parameter.prepared_by is not self for parameter in self.parameters.values()):
             self.prepare(self.optimizer)  # another network trained a shared layer meanwhile
         dense = {name for name in self.streamed if not targets[name].sparse}
-        for name in dense:
-            if needs_head(self.losses[name]):
-                raise ValueError(f"targets {name!r}: a sampled or factored loss needs sparse ones")
         if dense:
             self.prepare(self.optimizer, dense_targets=dense | (frozenset(self.passes.heads) - self.streamed))
         self.passes.allocate(len(rows), True, self.streamed)

@@ -301,7 +301,7 @@ def test_a_cuda_kernel_can_be_kept_on_disk(monkeypatch):
     product = Tile(16, 8, "tf32", True, np.float32).product(
         False, False, True, True, True, *tiles._settlers(Epilogue.store(), False, False))
     compiled = compiling.cuda_kernel(product)
-    kernel = dispatcher._Kernel(compiled.py_func, (array, place, size, array, place, size, *[size] * 4, types.boolean,
+    kernel = dispatcher._Kernel(compiled.py_func, (array, size, array, size, *[size] * 4, types.boolean,
                                                    array, array, array, place, size, array, array))
     dumped = kernel_cache.serialize.dumps(kernel_cache._reduce_cuda(kernel))
     again = kernel_cache._rebuild_cuda(None, pickle.loads(dumped))
