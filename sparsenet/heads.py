@@ -19,12 +19,11 @@ def needs_head(loss: Loss) -> bool:
     return loss.sampling is not None or loss.factored
 
 
-def why_plain(node: Node, loss: Loss, nodes: Collection[Node], outputs: Collection[Node], dtype: np.dtype,
-              streaming: bool | None) -> str | None:
+def why_plain(node: Node, loss: Loss, nodes: Collection[Node], dtype: np.dtype, streaming: bool | None) -> str | None:
     """As streaming.why_not. Raises ValueError where the loss cannot be trained on the plain path, and must be."""
     if not needs_head(loss):
-        return why_not(node, nodes, outputs, dtype, streaming)
-    reason = why_not(node, nodes, outputs, np.dtype(np.float32), True)
+        return why_not(node, nodes, dtype, streaming)
+    reason = why_not(node, nodes, np.dtype(np.float32), True)
     if reason:
         kind = "sampled" if loss.sampling else "factored"
         raise ValueError(f"a {kind} loss is for a Dense layer used once, with one dense input, got {reason}")

@@ -32,7 +32,7 @@ _L8, _L7, _L6 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.fl
 _L5, _L4, _L3 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
 _L2, _L1, _L0 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
 _NORMAL, _TO_NORMAL = np.float32(2.0**-126), np.float32(2.0**23)
-_ROOT_BITS, _MANTISSA, _ONE_BITS = np.int32(0x3F3504F3), np.int32(0x007FFFFF), np.int32(0x3F800000)
+_ROOT_BITS, _MANTISSA = np.int32(0x3F3504F3), np.int32(0x007FFFFF)
 # (tanh(x) - x) / x^3 for |x| < 0.625
 _T4, _T3, _T2 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2), np.float32(-5.37397155531e-2)
 _T1, _T0, _NEAR = np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1), np.float32(0.625)

@@ -85,14 +85,14 @@ class Network:
             if isinstance(node.layer, InputLayer):
                 raise ValueError(f"output {name!r}: is an Input; expected the result of another layer")
         self.losses = self._match_losses(loss)
-        self.plain = {name: why_plain(node, self.losses[name], self.nodes, list(self.outputs.values()), self.dtype,
-                                       streaming)
-                       for name, node in self.outputs.items() if name in self.losses}
+        self.plain = {name: why_plain(node, self.losses[name], self.nodes, self.dtype, streaming)
+                      for name, node in self.outputs.items() if name in self.losses}
+        """Of outputs with a loss, by name: why they do not stream; None where they do"""
         for name, reason in self.plain.items():
             if reason and streaming:
                 raise ValueError(f"streaming: output {name!r} cannot: {reason}")
         self.storage.choose(self.nodes, [self.outputs[name] for name, reason in self.plain.items()
-                                          if reason is None and not needs_head(self.losses[name])])
+                                         if reason is None and not needs_head(self.losses[name])])
         self.parameters = self._collect_parameters()
         self.step = 0
         """Training steps made so far"""
@@ -172,8 +172,7 @@ class Network:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays on the device: parameters, gradients, optimizer state, buffers of the passes."""
-        arrays = [array for p in self.parameters.values() for array in (p.value, p.gradient, p.slots)]
-        return sum(array.size * array.dtype.itemsize for array in arrays if array is not None) + self.passes.nbytes
+        return sum(parameter.nbytes for parameter in self.parameters.values()) + self.passes.nbytes
 
     # ---- training and prediction
 

@@ -120,8 +120,7 @@ def _chosen_way(network: Network, name: str, scoring: str | None, batch: int, k:
     if scoring not in (None, *SCORINGS):
         raise ValueError(f"scoring: expected one of {', '.join(SCORINGS)}, got {scoring!r}")
     assert network.dtype is not None
-    reason = why_not(network.outputs[name], network.nodes, list(network.outputs.values()), network.dtype,
-                     network.streaming is not False)
+    reason = why_not(network.outputs[name], network.nodes, network.dtype, network.streaming is not False)
     if reason is None:
         return _PartByPart(network, name, scoring, batch, k)
     if scoring not in (None, network.precision):

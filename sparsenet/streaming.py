@@ -4,7 +4,6 @@ See kernels/head.py. A layer streams where its loss, both gradients and its upda
 outputs; `why_not` says why another does not.
 """
 
-import math
 from collections.abc import Collection
 
 import numpy as np
@@ -23,12 +22,11 @@ from sparsenet.optimizers import Optimizer
 _WIDE = 1024  # outputs from which on a layer streams, if it is not told
 
 
-def why_not(node: Node, nodes: Collection[Node], outputs: Collection[Node], dtype: np.dtype,
-            streaming: bool | None) -> str | None:
+def why_not(node: Node, nodes: Collection[Node], dtype: np.dtype, streaming: bool | None) -> str | None:
     """Why an output with a loss does not stream in training; None where it does.
 
-    nodes, outputs  of the network
-    streaming       what the user said: whether outputs stream, or None
+    nodes      of the network
+    streaming  what the user said: whether outputs stream, or None
     """
     layer = node.layer
     if streaming is False:
@@ -122,15 +120,15 @@ class Head:
 def quiet_below(loss: Loss, activation: Activation) -> float | None:
     """z at or below which an output surely has neither loss nor delta where its target is 0, or None.
 
-    A little less than the inverse of the activation at loss.zero_below, so that rounding decides nothing.
+    A little less than the inverse of the activation a little below loss.zero_below, so that rounding decides nothing.
     """
     if loss.zero_below is None or loss.settings is None or loss.name not in LOSSES or activation.settings is None:
         return None  # your own activation may not be monotonic
-    value = plain(activation.value)
+    value, below = plain(activation.value), loss.zero_below * (1 - 16 * float(np.finfo(np.float32).eps))
     low, high = -80.0, 80.0
-    if not value(low) <= loss.zero_below < value(high):
+    if not value(low) <= below < value(high):
         return None
     while high - low > 1e-9:
         middle = (low + high) / 2
-        low, high = (middle, high) if value(middle) <= loss.zero_below else (low, middle)
-    return low - 1e-3 * (1 + abs(low)) if math.isfinite(low) else None
+        low, high = (middle, high) if value(middle) <= below else (low, middle)
+    return low - 1e-3 * (1 + abs(low))

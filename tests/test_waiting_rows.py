@@ -124,3 +124,17 @@ def test_the_number_of_threads_does_not_matter(examples):
         finally:
             numba.set_num_threads(several)
     assert all(found[0][name].tobytes() == array.tobytes() for name, array in found[1].items())
+
+
+def test_asking_for_memory_changes_nothing(examples):
+    """Rows that wait go on waiting; what they need is counted."""
+    asked, left = new(), new()
+    for network in (asked, left):
+        network.prepare(optimizers.adam(0.01))
+        train(network, examples, steps=5)
+    plain = new()
+    plain.prepare(optimizers.adam(0.01), keep_gradients=True)
+    assert asked.nbytes != plain.nbytes
+    for network in (asked, left):
+        train(network, examples, steps=5, seed=1)
+    assert all(left.weights[name].tobytes() == array.tobytes() for name, array in asked.weights.items())

@@ -56,7 +56,7 @@ class Plan(NamedTuple):
     rows: int
     """4 rows of the batch"""
     saved: int
-    """Logits of the tile's nonzero targets, or a list of places"""
+    """Logits of the tile's nonzero targets"""
     active: int
     """A bit for each logit"""
     wanted: int
@@ -199,10 +199,11 @@ def _in_float32(path: Vectors) -> Products:
 
 @scalar
 def _copy_row(row, to, place, wide):
+    target = to[place:place + wide]  # places that may be negative would keep LLVM from making vectors of the loop
     for k in range(row.shape[0]):
-        to[place + k] = widened(row[k])
+        target[k] = widened(row[k])
     for k in range(row.shape[0], wide):
-        to[place + k] = _ZERO
+        target[k] = _ZERO
 
 
 def _in_pairs(path: Vectors) -> Products:

@@ -245,9 +245,9 @@ def _targets(output, valued, softmax):
 
 @summing
 def _sum(numbers, start, count):
-    total = _ZERO
-    for number in numbers[start:start + count]:
-        total += number
+    row, total = numbers[start:start + count], _ZERO
+    for b in range(row.shape[0]):
+        total += row[b]
     return total
 
 

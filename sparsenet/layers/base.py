@@ -87,6 +87,13 @@ class Parameter:
     def value(self, values: Array) -> None:
         self._value = values
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays on the device; rows that wait go on waiting."""
+        arrays = [array for array in (self._value, self.gradient, self.slots, self._scratch) if array is not None]
+        waiting = 0 if self._backlog is None else self._backlog.nbytes
+        return sum(array.size * array.dtype.itemsize for array in arrays) + waiting
+
     def initialize(self, device: Device, comm: Solo, key: np.uint64, dtype: Any) -> None:
         """Draw this rank's units."""
         first, stop = comm.bounds(self.units)

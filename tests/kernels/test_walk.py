@@ -11,6 +11,7 @@ from sparsenet import activations, losses, optimizers
 from sparsenet.activations import Activation
 from sparsenet.kernels.walk import walk_step
 from sparsenet.losses import Loss
+from sparsenet.vectors import available
 from tests import reference
 from tests.heads import BFLOAT16, compare, head, output_of, prove, rule_of, walked
 
@@ -97,6 +98,15 @@ def test_threads_change_no_bit(precision):
                       for threads in (1, numba.config.NUMBA_NUM_THREADS))
     for name, array in alone.items():
         assert array is None or array.tobytes() == several[name].tobytes(), name
+
+
+@pytest.mark.parametrize("path", [path.name for path in available()])
+def test_on_every_path_of_vectors(path, monkeypatch):
+    monkeypatch.setenv("SPARSENET_VECTORS", path)
+    optimizer = optimizers.sgd(0.5)
+    output = output_of(losses.scaled_marginal_cross_entropy(), activations.sigmoid())
+    for sizes, bias in (((1, 1, 1, 0), 0.0), ((70, 41, 300, 1), 0.0), ((33, 20, 150, 2), -4.0)):
+        compare((output, rule_of(optimizer), 0.25), head(sizes, optimizer, bias))
 
 
 def test_a_diverged_network_shows_it():
